@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// peerStage is the first stage of a bus, and the only one of most.
+// peerStage is the first stage of a bus, and in most rows the only one.
 const peerStage = "peer"
 
 // stageName is the name of one of the stages.
@@ -32,10 +32,10 @@ type hosted struct {
 	server *host.Server
 }
 
-// hostFor opens a bus, and has it listen. Its stages, which other processes may serve, stand side by
-// side or in a row.
+// hostFor opens a bus and its server. The stages are served by other processes, and are side by side or
+// in a row.
 func hostFor(ctx context.Context, spec peerSpec, store shmstore.Options) (h hosted, err error) {
-	// A stream needs no more, and the edges' windows are larger then.
+	// One is enough for a stream, and makes the edges' windows larger.
 	inflight, requests := 1, 1
 	if spec.Flight > 0 {
 		inflight, requests = max(spec.Flight, bus.DefaultMaxInflight), max(2*spec.Flight, bus.DefaultMaxRequests)
@@ -54,7 +54,7 @@ func hostFor(ctx context.Context, spec peerSpec, store shmstore.Options) (h host
 	return h, err
 }
 
-// close closes what there is of it.
+// close closes the server and the bus, as far as they were opened.
 func (h hosted) close(ctx context.Context) error {
 	var errs []error
 	if h.server != nil {
@@ -66,14 +66,14 @@ func (h hosted) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// A busSide is a bus whose stages are processes, and whose host is one of its own, or
-// this one. This one calls, as a node or as the host.
+// A busSide is a bus whose stages are processes. Its host is a process of its own, or this
+// process. This process calls, as a node or as the host.
 type busSide struct {
 	*cluster
-	hosted  hosted     // here
+	hosted  hosted     // set if the host calls
 	node    *node.Node // nil: the host calls
 	submit  func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error)
-	request *bus.Request // of all messages; nil: each is one of its own
+	request *bus.Request // of all messages; nil: each message is a request of its own
 	spec    peerSpec
 	source  []byte
 }
@@ -84,9 +84,9 @@ func openBusSide(ctx context.Context, opts Options, spec peerSpec) (side, error)
 		return nil, err
 	}
 	s := &busSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
-	// The first run waits for the stages to be served, and the next ones until the host is
-	// out of the way.
-	return settled(ctx, s, c, spec, s.open(ctx))
+	// The first run waits until the stages are served, the next ones until deliveries take the
+	// direct path.
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *busSide) open(ctx context.Context) (err error) {
@@ -137,14 +137,14 @@ func serveHost(ctx context.Context, spec peerSpec) error {
 func (s *busSide) run(ctx context.Context, n int) (time.Duration, error) {
 	return s.timed(ctx, func(ctx context.Context) error {
 		if s.spec.Flight > 0 {
-			return s.spec.requests(ctx, n, s.one)
+			return s.spec.requests(ctx, n, s.singleRequest)
 		}
 		return s.stream(ctx, n)
 	})
 }
 
-// one makes a request of one message.
-func (s *busSide) one(ctx context.Context) error {
+// singleRequest makes a request of one message.
+func (s *busSide) singleRequest(ctx context.Context) error {
 	r, err := s.submit(ctx, s.source)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (s *busSide) close(ctx context.Context) error {
 	return errors.Join(append(errs, s.cluster.close(ctx), s.hosted.close(ctx))...)
 }
 
-// serveNode is the process of a stage, until standard input ends.
+// serveNode is the process of a stage. It runs until standard input ends.
 func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	node, err := node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// compute starts the processes that compute beside what is measured; idle ends them.
+// compute starts the processes that compute during the measurement; idle ends them.
 func compute(ctx context.Context, opts Options) (idle func() error, err error) {
 	var peers []*peer
 	idle = func() error {
@@ -19,7 +19,7 @@ func compute(ctx context.Context, opts Options) (idle func() error, err error) {
 	for range opts.Busy {
 		p, err := startPeer(ctx, opts, peerSpec{Carrier: byNothing}, nil)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("start a process that computes: %w", err), idle())
+			return nil, errors.Join(fmt.Errorf("start a computing process: %w", err), idle())
 		}
 		peers = append(peers, p)
 	}

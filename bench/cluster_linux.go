@@ -19,35 +19,35 @@ type cluster struct {
 	opts  Options
 	dir   string // for their sockets
 	peers []*peer
-	dead  chan *peer // has room for all
+	dead  chan *peer // with a capacity for all
 }
 
 // mostPeers bounds the processes of a cluster.
-const mostPeers = 2 * attachedToHost
+const maxPeers = 2 * attachedToHost
 
 func newCluster(opts Options) (*cluster, error) {
 	dir, err := os.MkdirTemp("", "omnibus-bench")
-	return &cluster{opts: opts, dir: dir, dead: make(chan *peer, mostPeers)}, err
+	return &cluster{opts: opts, dir: dir, dead: make(chan *peer, maxPeers)}, err
 }
 
-// path is that of a socket.
+// path returns the path of a socket.
 func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// add takes a process in.
+// add adds a process. It returns err, if there is one.
 func (c *cluster) add(p *peer, err error) error {
 	if err != nil {
 		return err
 	}
 	c.peers = append(c.peers, p)
 	go func() {
-		<-p.gone
+		<-p.exited
 		c.dead <- p
 	}()
 	return nil
 }
 
-// start starts a process, waits until it says [ready], and returns what it says with that.
-func (c *cluster) start(ctx context.Context, spec peerSpec) (says string, err error) {
+// start starts a process, waits until it calls [ready], and returns the text of that call.
+func (c *cluster) start(ctx context.Context, spec peerSpec) (text string, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", err
@@ -65,14 +65,14 @@ func (c *cluster) start(ctx context.Context, spec peerSpec) (says string, err er
 	return strings.TrimSuffix(line, "\n"), nil
 }
 
-// ready tells the process that started this one that it can be used.
-func ready(says string) error {
+// ready sends a text to the process that started this one, and reports that this one can be used.
+func ready(text string) error {
 	f := os.NewFile(firstFile, "ready")
-	_, err := fmt.Fprintln(f, says)
+	_, err := fmt.Fprintln(f, text)
 	return errors.Join(err, f.Close())
 }
 
-// watch gives a context that ends when one of the processes dies.
+// watch returns a context that ends when one of the processes dies.
 func (c *cluster) watch(ctx context.Context) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	for _, p := range c.peers {
@@ -81,13 +81,13 @@ func (c *cluster) watch(ctx context.Context) (watched context.Context, stop func
 	return watched, func() { cancel(nil) }
 }
 
-// explain adds what a process said that is dead, or about to die.
+// explain adds the standard error of a process that is dead, or dies within exitWait.
 func (c *cluster) explain(err error) error {
 	select {
 	case p := <-c.dead:
 		c.dead <- p
 		return p.explain(err)
-	case <-time.After(lastWords):
+	case <-time.After(exitWait):
 		return err
 	}
 }
@@ -120,8 +120,8 @@ func (s peerSpec) requests(ctx context.Context, n int, request func(context.Cont
 	return context.Cause(ctx)
 }
 
-// timed runs f under a context that ends with a process of the cluster, and says how long
-// that took.
+// timed runs f under a context that ends when a process of the cluster dies, and returns the time that
+// f took.
 func (c *cluster) timed(ctx context.Context, f func(context.Context) error) (time.Duration, error) {
 	ctx, stop := c.watch(ctx)
 	defer stop()
@@ -132,8 +132,8 @@ func (c *cluster) timed(ctx context.Context, f func(context.Context) error) (tim
 	return time.Since(start), nil
 }
 
-// settled returns a side after its first messages, which start what is started late.
-func settled(ctx context.Context, s side, c *cluster, spec peerSpec, err error) (side, error) {
+// warmedUp returns a side after its first messages, which trigger everything that starts on demand.
+func warmedUp(ctx context.Context, s side, c *cluster, spec peerSpec, err error) (side, error) {
 	if err == nil {
 		_, err = s.run(ctx, 4)
 	}

@@ -16,29 +16,29 @@ const (
 	DriverCUDA = "cuda"
 )
 
-// A gpuSpec says more of a peer that takes tensors on a GPU.
+// A gpuSpec is the part of a peerSpec for a peer that receives tensors on a GPU.
 type gpuSpec struct {
 	Driver      string
-	Waiting     string // of lanes: a name of laneWaitings
+	Waiting     string // how lanes wait: a name of laneWaitings
 	TensorBytes int64
-	PoolBytes   int64  // of its one arena
-	HoldBytes   int64  // of the copies that hold a stream up; 0: none does
-	Stage       string // that it serves
+	PoolBytes   int64  // size of the only arena
+	HoldBytes   int64  // size of the copies that delay a stream; 0: no copies
+	Stage       string // the stage that it serves
 }
 
-// The gates of the GPU lane, for one H200: on others they say less. On an emulated GPU
-// speed has none.
+// The targets of the GPU lane, for one H200: on other GPUs they are less meaningful. On an
+// emulated GPU speeds have no target.
 const (
 	startSpinning = 15.0 // µs, at half of all publications
 	startBlocking = 40.0
 	ofRawCopy     = 0.85 // of its speed, from this size on:
 	gatedFrom     = 64 * mib
 	ofPinnedCopy  = 0.9
-	freeWithin    = 50.0 // ms, all that a dead process had
+	freeWithin    = 50.0 // ms, for all chunks of a dead process
 )
 
-// RunGPU is Run for tensors that go to another process in the memory of a GPU. With
-// Options.Driver emul it says what the protocol costs, and nothing about GPUs.
+// RunGPU is Run for tensors that are sent to another process in the memory of a GPU. With
+// Options.Driver emul it measures the cost of the protocol, and not that of GPUs.
 func RunGPU(ctx context.Context, opts Options) (Report, error) {
 	driver, err := openDriver(opts.withDefaults().Driver)
 	if err != nil {
@@ -69,7 +69,7 @@ func openDriver(name string) (cudaipc.Driver, error) {
 	return nil, fmt.Errorf("%w: no driver %q: use %s or %s", ErrOptions, name, DriverEmul, DriverCUDA)
 }
 
-// gpuScenarios lists what is measured of a GPU, in the order in which it is run
+// gpuScenarios lists the scenarios of a GPU, in the order in which they are run
 // and shown.
 func gpuScenarios(opts Options) []scenario {
 	all := []scenario{gpuOrderingScenario(opts)}
@@ -88,8 +88,8 @@ func gpuScenarios(opts Options) []scenario {
 
 // The four ways of a tensor that are measured.
 const (
-	gpuIn    = "in"     // into the pool, and nobody takes it
-	gpuView  = "view"   // into the pool, and another process sees it there
+	gpuIn    = "in"     // into the pool, without a receiver
+	gpuView  = "view"   // into the pool, and another process maps it there
 	gpuInOut = "in+out" // into the pool, and another process copies it out
 	gpuSpill = "spill"  // into host memory, and another process copies it back onto the GPU
 )
@@ -119,7 +119,7 @@ func gpuThroughputScenarios(driver string, size int64) []scenario {
 	return all
 }
 
-// ofGPU is a target for a GPU, and none for one that is emulated.
+// ofGPU returns the target for a GPU, and no target for an emulated one.
 func ofGPU(driver string, t target) target {
 	if driver != DriverCUDA {
 		return target{}
@@ -127,7 +127,7 @@ func ofGPU(driver string, t target) target {
 	return t
 }
 
-// gpuFlight is how many tensors of a size are on their way at once.
+// gpuFlight is how many tensors of a size are in flight at once.
 func gpuFlight(size int64) int { return int(min(max(64*mib/size, 2), 32)) }
 
 // spillBytes is the store that tensors of a size travel through in host memory.
@@ -135,17 +135,17 @@ func spillBytes(size int64) int64 {
 	return gpuStoreBytes(int(size)+bundleBytes, gpuFlight(size))
 }
 
-// gpuStoreBytes is the size of a store for payloads of a size, for one more than are in flight, of
-// which up to 16 have room at once.
+// gpuStoreBytes is the size of a store with space for one payload more than are in flight, and for 17
+// at most.
 func gpuStoreBytes(sizeBytes, flight int) int64 {
-	const most, beside = 16, 128 // payloads, and bytes that a store and a lane have for each
+	const most, beside = 16, 128 // payloads, and bytes of overhead of a store and a lane for each
 	return max(int64(min(flight, most)+1)*int64(sizeBytes+beside), mib)
 }
 
-// bundleBytes is room for what a payload has beside its tensors.
+// bundleBytes is space for the parts of a payload that are no tensors.
 const bundleBytes = 4 * kib
 
-// gpuTrips is how many round trips latency is measured over.
+// gpuTrips is the number of round trips of the latency scenario.
 func gpuTrips(opts Options) int {
 	trips := 100_000
 	if opts.Driver != DriverCUDA {
@@ -189,9 +189,9 @@ func gpuOrderingScenario(Options) scenario {
 	}
 }
 
-// The leases of gpuLeases: for how long they are sent at most, how many go before those
-// that count, and how many are on their way at once. The memory that they may seem to
-// leave in two processes is noise: of a million, less than a word of each.
+// The leases of gpuLeases: the longest time of sending, the number before those that count,
+// and the number in flight at once. The targets of memory allow for noise in the two
+// processes: of a million leases, less than a word of each.
 const (
 	leasesTime      = 30 * time.Second
 	leasesWarmUp    = 10_000
@@ -225,8 +225,8 @@ func gpuLeasesScenario(Options) scenario {
 	}
 }
 
-// reclaimTime is for how long processes are killed at most: where a GPU takes long to
-// be opened, there are fewer of them.
+// reclaimTime bounds the time of killing processes: where a GPU takes long to open, fewer
+// are killed.
 const reclaimTime = 30 * time.Second
 
 func gpuReclaimScenario(Options) scenario {

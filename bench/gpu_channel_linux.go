@@ -19,8 +19,8 @@ import (
 // laneCapacity is the size of a lane in each direction.
 const laneCapacity = 64 * kib
 
-// A gpuChannel is what each of two processes has to send handles to the other: a lane in each
-// direction, a socket, on which a side sleeps as in package internal/peer, and a store, with the
+// A gpuChannel is one end of a channel of handles between two processes: a lane in each
+// direction, a socket on which a side sleeps, as in package internal/peer, and a store with the
 // other process as its reader.
 type gpuChannel struct {
 	out      *lane.Sender
@@ -29,9 +29,9 @@ type gpuChannel struct {
 	socket   net.Conn
 	woken    [64]byte
 	polls    bool
-	over     atomic.Bool // the other side is gone
+	peerGone atomic.Bool // the other process has ended
 
-	conn    *net.UnixConn // by which the stores become known to each other
+	conn    *net.UnixConn // on which the stores are exchanged
 	store   *shmstore.Store
 	id      shmstore.ReaderID
 	readers shmstore.ReaderSet // the other process
@@ -66,9 +66,9 @@ var laneWaitings = map[string]lane.Waiting{
 	"parked": lane.Parked, "ladder": lane.Ladder, "spinning": lane.Polling,
 }
 
-// makeGPUChannel is the part of the process that starts the other: it makes all memory and the
-// sockets. The files are the other process's, in the order of their numbers, and the caller's to
-// close. The channel is to be closed also after an error.
+// makeGPUChannel makes all memory and the sockets, in the process that starts the other. The files
+// are for the other process, in the order of their numbers; the caller closes them. The caller
+// closes the channel also after an error.
 func makeGPUChannel(spec peerSpec) (c *gpuChannel, files []*os.File, err error) {
 	c = &gpuChannel{}
 	geo := laneGeometry()
@@ -97,15 +97,15 @@ func makeGPUChannel(spec peerSpec) (c *gpuChannel, files []*os.File, err error) 
 		ours(conn)
 		files = append(files, theirs)
 	}
-	return c, files, errors.Join(c.begin(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
+	return c, files, errors.Join(c.openLanes(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
 }
 
-// openGPUChannel is the part of the other process: it maps what is there, and makes its own store,
-// in which it puts nothing.
+// openGPUChannel opens the channel in the other process: it maps the memory of the inherited files,
+// and makes a store of its own, which stays empty.
 func openGPUChannel(spec peerSpec) (*gpuChannel, error) {
 	c := &gpuChannel{}
 	geo := laneGeometry()
-	// The way out of one process is the way in of the other.
+	// The outgoing lane of one process is the incoming one of the other.
 	for i, at := range []int{inFrames, inHead, outFrames, outHead} {
 		var err error
 		ours := at == outFrames || at == inHead
@@ -123,10 +123,10 @@ func openGPUChannel(spec peerSpec) (*gpuChannel, error) {
 	}
 	c.conn = conn.(*net.UnixConn)
 	spec.Pattern.Size = 1
-	return c, errors.Join(c.begin(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
+	return c, errors.Join(c.openLanes(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
 }
 
-func (c *gpuChannel) begin(geo lane.Geometry, waiting string) (err error) {
+func (c *gpuChannel) openLanes(geo lane.Geometry, waiting string) (err error) {
 	w, ok := laneWaitings[waiting]
 	if !ok {
 		return fmt.Errorf("no lane waits by %q", waiting)
@@ -139,7 +139,7 @@ func (c *gpuChannel) begin(geo lane.Geometry, waiting string) (err error) {
 	return err
 }
 
-// makeStore makes a store with as many slots as handles fit into a lane, if there is room.
+// makeStore makes a store with at least as many slots as handles fit into a lane.
 func (c *gpuChannel) makeStore(p pattern) (err error) {
 	arena := gpuStoreBytes(p.Size, p.Every)
 	c.store, err = shmstore.Create(shmstore.Options{
@@ -147,13 +147,13 @@ func (c *gpuChannel) makeStore(p pattern) (err error) {
 		MaxObjectBytes: max(int64(p.Size), arena/4),
 		Slots:          max(laneCapacity/messages.HandleSize, int(arena/mib)),
 		Memory:         shmstore.Shared,
-		Reuse:          true, // as a bus's
+		Reuse:          true, // as in a bus
 	})
 	return err
 }
 
-// attach makes the two stores known to each other. The process that has started the other admits
-// first.
+// attach attaches each process to the store of the other. The process that has started the other
+// admits first.
 func (c *gpuChannel) attach(admitsFirst bool) (err error) {
 	steps := []func() error{
 		func() error { c.id, err = c.store.Admit(c.conn); return err },
@@ -171,17 +171,17 @@ func (c *gpuChannel) attach(admitsFirst bool) (err error) {
 	return nil
 }
 
-// wake wakes the other side. Of one that is gone, the next wait tells.
+// wake wakes the other process. If that has ended, the next wait returns an error.
 func (c *gpuChannel) wake() { _, _ = c.socket.Write([]byte{1}) }
 
-// sendFrame sends a frame as soon as there is room. The other side is awake until then, or dead.
+// sendFrame sends a frame as soon as the lane has space. Until then the other process is awake, or dead.
 func (c *gpuChannel) sendFrame(kind lane.Kind, payload []byte) error {
 	for {
 		err := c.out.TrySend(kind, payload)
 		if !errors.Is(err, lane.ErrFull) {
 			return err
 		}
-		if c.over.Load() {
+		if c.peerGone.Load() {
 			return net.ErrClosed
 		}
 		runtime.Gosched()
@@ -195,7 +195,7 @@ func (c *gpuChannel) next() ([]byte, lane.Kind, error) {
 		if err := c.receiver.Err(); ok || err != nil {
 			return frame, kind, err
 		}
-		if c.receiver.Poll(c.over.Load) || c.polls && !c.over.Load() || !c.receiver.PrepareSleep() {
+		if c.receiver.Poll(c.peerGone.Load) || c.polls && !c.peerGone.Load() || !c.receiver.PrepareSleep() {
 			continue
 		}
 		start := time.Now()
@@ -208,10 +208,10 @@ func (c *gpuChannel) next() ([]byte, lane.Kind, error) {
 	}
 }
 
-// fail ends calls, now and later. Any goroutine may call it.
+// fail ends current and later calls with an error. It is safe for concurrent use.
 func (c *gpuChannel) fail(error) {
-	c.over.Store(true)
-	_ = c.socket.Close() // ends a wait
+	c.peerGone.Store(true)
+	_ = c.socket.Close() // wakes next
 }
 
 func (c *gpuChannel) close() error {
@@ -226,7 +226,7 @@ func (c *gpuChannel) close() error {
 		errs = append(errs, c.conn.Close())
 	}
 	if c.socket != nil {
-		if err := c.socket.Close(); !errors.Is(err, net.ErrClosed) { // it may have failed before
+		if err := c.socket.Close(); !errors.Is(err, net.ErrClosed) { // fail may have closed it
 			errs = append(errs, err)
 		}
 	}
@@ -252,7 +252,7 @@ func newMemory(sizeBytes int) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "bench-lane")
 	if err := f.Truncate(int64(sizeBytes)); err != nil {
-		_ = f.Close() // there is nothing in it
+		_ = f.Close() // it is empty
 		return nil, err
 	}
 	return f, nil
@@ -270,9 +270,9 @@ func mapMemory(fd, sizeBytes int, writable bool) ([]byte, error) {
 	return m, nil
 }
 
-// pin keeps the goroutine on one of the processors that the process may use,
-// the n-th of them, if there are so many. Two sides that spin on the same one
-// only keep each other from working.
+// pin keeps the goroutine on the n-th of the processors that the process may use,
+// if there are so many. Two sides that spin on the same processor only keep each
+// other from working.
 func pin(n int) (unpin func(), err error) {
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// What a consumer does with a tensor: the entry "do" of a value.
+// The action of a consumer on a tensor: the entry "do" of a value.
 const (
 	doView    = "view"    // wait until it is there
 	doQueue   = "queue"   // have the stream wait until it is there
 	doOut     = "out"     // copy it out
-	doStart   = "start"   // say when the GPU begins behind it
+	doStart   = "start"   // report when the GPU begins after it
 	doCheck   = "check"   // copy it to the host, and compare
-	doHasty   = "hasty"   // the same, but do not wait for it: that is wrong
+	doHasty   = "hasty"   // the same without a wait: a mistake on purpose
 	doHold    = "hold"    // copy it to the host much later, and compare when asked
-	doDropped = "dropped" // the same, but acknowledge it before: that is wrong
-	doVerdict = "verdict" // compare what was copied late
-	doCount   = "count"   // count what this process has
+	doDropped = "dropped" // the same, but acknowledge it before: a mistake on purpose
+	doVerdict = "verdict" // compare the tensor that was copied late
+	doCount   = "count"   // count the resources of this process
 )
 
 // gpuConsumer is the peer of a gpuPair.
@@ -32,19 +32,19 @@ type gpuConsumer struct {
 	*gpuEnd
 	out    cudaipc.Ptr // a tensor of its own
 	hold   holder
-	buffer []byte // what host is
+	buffer []byte // the memory of host
 	host   cudaipc.HostMemory
 	word   cudaipc.Word
 	seq    uint32
 }
 
-// gpuPage is the unit of memory that a GPU is told of.
+// gpuPage is the unit of memory that is registered with a GPU.
 const gpuPage = 4096
 
 func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	c := &gpuConsumer{gpuEnd: g}
 	release := g.lane.Mapped(g.reader.Arena())
-	g.later(func(context.Context) error {
+	g.onClose(func(context.Context) error {
 		forgotten := make(chan struct{})
 		release(func() { close(forgotten) })
 		<-forgotten
@@ -70,10 +70,10 @@ func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	return c, err
 }
 
-// serve does what the values say that arrive.
+// serve does the action of each value that arrives.
 func (c *gpuConsumer) serve(ctx context.Context) error {
 	for {
-		m, err := c.take(ctx)
+		m, err := c.receiveMessage(ctx)
 		if err != nil {
 			return err
 		}
@@ -84,8 +84,8 @@ func (c *gpuConsumer) serve(ctx context.Context) error {
 	}
 }
 
-// take waits for a value.
-func (c *gpuConsumer) take(ctx context.Context) (*gpulane.Message, error) {
+// receiveMessage waits for a value.
+func (c *gpuConsumer) receiveMessage(ctx context.Context) (*gpulane.Message, error) {
 	frame, kind, err := c.next()
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 	mark, _ := v["mark"].(int64)
 	switch v["do"] {
 	case doView:
-		return c.pass(ctx, m, m.Await(c.stream), v["last"])
+		return c.release(ctx, m, m.Await(c.stream), v["last"])
 	case doQueue:
 		if err := errors.Join(m.Await(c.stream), m.Close()); err != nil || v["last"] != true {
 			return err
@@ -120,13 +120,13 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 		return c.answer(answer{})
 	case doOut:
 		_, err := m.Unwrap(c.stream, cudaipc.UUID{}, func(int64) (cudaipc.Ptr, error) { return c.out, nil })
-		return c.pass(ctx, m, err, v["last"])
+		return c.release(ctx, m, err, v["last"])
 	case doStart:
 		return c.start(m)
 	case doCheck, doHasty:
 		return c.check(ctx, m, v["do"] == doCheck, byte(mark))
 	case doHold, doDropped:
-		return c.late(ctx, m, v["do"] == doHold)
+		return c.readLate(ctx, m, v["do"] == doHold)
 	case doVerdict:
 		if err := errors.Join(m.Close(), c.stream.Synchronize(ctx)); err != nil {
 			return err
@@ -137,13 +137,13 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 			return err
 		}
 		u, err := c.count(ctx)
-		return errors.Join(err, c.tell(u))
+		return errors.Join(err, c.sendUsage(u))
 	}
-	return errors.New("nobody knows what that is")
+	return errors.New("unknown action")
 }
 
-// pass lets go of a tensor, and answers to the last one when all are there.
-func (c *gpuConsumer) pass(ctx context.Context, m *gpulane.Message, err error, last any) error {
+// release closes a message. After the last one it waits until all tensors are complete, and answers.
+func (c *gpuConsumer) release(ctx context.Context, m *gpulane.Message, err error, last any) error {
 	if err = errors.Join(err, m.Close()); err != nil || last != true {
 		return err
 	}
@@ -161,12 +161,12 @@ func (c *gpuConsumer) start(m *gpulane.Message) error {
 	if err := c.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.word, Value: c.seq}); err != nil {
 		return err
 	}
-	const looks = 1 << 10 // between yields
+	const polls = 1 << 10 // between yields
 	for !c.word.Reached(c.seq) {
 		if err := m.Err(); err != nil {
 			return err
 		}
-		for range looks {
+		for range polls {
 			if c.word.Reached(c.seq) {
 				break
 			}
@@ -182,7 +182,7 @@ func (c *gpuConsumer) copyOut(m *gpulane.Message) error {
 	v, _ := m.Value().(map[string]any)
 	t, ok := v["x"].(*gpulane.Tensor)
 	if !ok || t.DType != codec.DTypeUint8 || t.Bytes() != c.spec.TensorBytes {
-		return fmt.Errorf("%T is no such tensor", v["x"])
+		return fmt.Errorf("%T is no tensor of %d bytes", v["x"], c.spec.TensorBytes)
 	}
 	return c.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: c.host.Ptr(0), Src: t.Ptr, Bytes: c.spec.TensorBytes})
 }
@@ -203,14 +203,14 @@ func (c *gpuConsumer) check(ctx context.Context, m *gpulane.Message, waits bool,
 	return errors.Join(m.Close(), c.answer(answer{wrong: wrong}))
 }
 
-// late has a tensor be read when the stream comes to it, long after the message
-// is closed. Who does not have the stream wait says that nobody reads it any more.
-func (c *gpuConsumer) late(ctx context.Context, m *gpulane.Message, waits bool) error {
+// readLate has the stream copy a tensor long after the message is closed. Without waits, the
+// message is acknowledged before the stream has read the tensor.
+func (c *gpuConsumer) readLate(ctx context.Context, m *gpulane.Message, waits bool) error {
 	err := m.Wait(ctx)
 	if waits {
 		err = errors.Join(err, m.Await(c.stream))
 	}
-	if err = errors.Join(err, c.hold.up(c.stream), c.copyOut(m), m.Close()); err != nil {
+	if err = errors.Join(err, c.hold.occupy(c.stream), c.copyOut(m), m.Close()); err != nil {
 		return err
 	}
 	return c.answer(answer{})

@@ -30,25 +30,25 @@ type gpuEnd struct {
 	lane   *gpulane.Lane
 	sender *gpulane.Sender
 	stream cudaipc.Stream
-	closes []func(context.Context) error // in the reverse order
+	closes []func(context.Context) error // called in the reverse order
 }
 
-func (g *gpuEnd) later(f func(context.Context) error) { g.closes = append(g.closes, f) }
+func (g *gpuEnd) onClose(f func(context.Context) error) { g.closes = append(g.closes, f) }
 
 // openDevice opens the GPU.
 func (g *gpuEnd) openDevice() (err error) {
 	if g.driver, err = openDriver(g.spec.Driver); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.driver.Close() })
+	g.onClose(func(context.Context) error { return g.driver.Close() })
 	if g.dev, err = g.driver.Open(cudaipc.UUID{}); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.dev.Close() })
+	g.onClose(func(context.Context) error { return g.dev.Close() })
 	return nil
 }
 
-// open opens the GPU, and a lane that finds the other process by the directory.
+// open opens the GPU, and a lane that finds the other process's memory in the directory.
 func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
 	if err := g.openDevice(); err != nil {
 		return err
@@ -59,36 +59,36 @@ func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
 	if err != nil {
 		return err
 	}
-	g.later(g.lane.Close)
+	g.onClose(g.lane.Close)
 	if err := g.lane.Why(gpulane.Pool); err != nil {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	if g.stream, err = g.dev.NewStream(); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.stream.Close() })
+	g.onClose(func(context.Context) error { return g.stream.Close() })
 	return nil
 }
 
-// alloc makes memory on the GPU, for as long as the end is open.
+// alloc allocates memory on the GPU, which is freed when the end is closed.
 func (g *gpuEnd) alloc(sizeBytes int64) (cudaipc.Ptr, error) {
 	p, err := g.dev.Alloc(sizeBytes)
 	if err == nil {
-		g.later(func(context.Context) error { return g.dev.Free(p) })
+		g.onClose(func(context.Context) error { return g.dev.Free(p) })
 	}
 	return p, err
 }
 
-// pinned makes host memory that the GPU knows.
+// pinned makes host memory that is registered with the GPU.
 func (g *gpuEnd) pinned(sizeBytes int64) ([]byte, cudaipc.HostMemory, error) {
 	mem, err := unix.Mmap(-1, 0, int(sizeBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes: %w", sizeBytes, err)
 	}
-	g.later(func(context.Context) error { return unix.Munmap(mem) })
+	g.onClose(func(context.Context) error { return unix.Munmap(mem) })
 	host, err := g.dev.RegisterHost(mem, false)
 	if err == nil {
-		g.later(func(context.Context) error { return host.Close() })
+		g.onClose(func(context.Context) error { return host.Close() })
 	}
 	return mem, host, err
 }
@@ -101,10 +101,10 @@ func (g *gpuEnd) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fullTimeout is how long room is waited for: what takes it is on its way out.
+// fullTimeout bounds the wait for space, which the other process is about to release.
 const fullTimeout = 20 * time.Second
 
-// publish sends a value to the other process, or, with charge empty, to nobody.
+// publish commits a value and sends it to the other process. With an empty charge it sends nothing.
 func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) error {
 	h, err := g.commit(ctx, v, mode, charge)
 	if err != nil || charge == 0 {
@@ -117,7 +117,7 @@ func (g *gpuEnd) publish(ctx context.Context, v any, mode gpulane.Mode, charge s
 	return g.sendFrame(frameHandle, frame)
 }
 
-// commit puts a value into the store, and its tensors where they travel.
+// commit puts a value into the store, and its tensors into the memory of the mode.
 func (g *gpuEnd) commit(ctx context.Context, v any, mode gpulane.Mode, charge shmstore.ReaderSet) (h messages.Handle, err error) {
 	o, err := g.sender.Plan(ctx, v, mode, 0, 0, nil)
 	if err != nil {
@@ -159,14 +159,14 @@ func (g *gpuEnd) reserve(o *gpulane.Outgoing, charge shmstore.ReaderSet) (r shms
 		} else if time.Since(start) > fullTimeout {
 			return r, err
 		}
-		runtime.Gosched() // the other process is about to release some
+		runtime.Gosched() // the other process is about to release space
 	}
 }
 
-// An answer is what the other process says of a tensor.
+// An answer is the other process's report on a tensor.
 type answer struct {
-	wrong   bool  // it has other bytes than it should
-	started int64 // when the GPU began with it, in nanoseconds
+	wrong   bool  // the tensor has wrong bytes
+	started int64 // the time when the GPU began, in nanoseconds
 }
 
 const answerBytes = 16
@@ -180,8 +180,8 @@ func (g *gpuEnd) answer(a answer) error {
 	return g.sendFrame(framePayload, b[:])
 }
 
-// hear waits for an answer.
-func (g *gpuEnd) hear() (a answer, err error) {
+// awaitAnswer waits for an answer.
+func (g *gpuEnd) awaitAnswer() (a answer, err error) {
 	frame, _, err := g.next()
 	if err != nil {
 		return a, err
@@ -194,22 +194,22 @@ func (g *gpuEnd) hear() (a answer, err error) {
 	return a, nil
 }
 
-// monotonic is a clock that all processes share.
+// monotonic reads a clock that all processes share, in nanoseconds.
 func monotonic() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // never fails
 	return ts.Nano()
 }
 
-// A gpuPair is this process with a GPU, and a peer with it.
+// A gpuPair is this process's end, and the peer.
 type gpuPair struct {
 	*gpuEnd
 	peer *peer
 	from cudaipc.Ptr // a tensor on the GPU
 }
 
-// openGPUPair opens both ends. The processes find each other's memory by the
-// directory of a bus that carries nothing else.
+// openGPUPair opens both ends. The processes find each other's memory in the
+// directory of a bus that is used for nothing else.
 func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, err error) {
 	p = &gpuPair{gpuEnd: &gpuEnd{spec: *spec.GPU}}
 	defer func() {
@@ -224,10 +224,10 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 	if err != nil {
 		return p, err
 	}
-	p.later(func(context.Context) error { return os.RemoveAll(temp) })
+	p.onClose(func(context.Context) error { return os.RemoveAll(temp) })
 	spec.Socket = filepath.Join(temp, "socket")
 	h, err := hostFor(ctx, spec, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
-	p.later(h.close)
+	p.onClose(h.close)
 	if err != nil {
 		return p, err
 	}
@@ -245,16 +245,16 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 	c, files, err := makeGPUChannel(spec)
 	defer func() { closeFiles(files) }()
 	p.gpuChannel = c
-	p.later(func(context.Context) error { return c.close() })
+	p.onClose(func(context.Context) error { return c.close() })
 	if err != nil {
 		return err
 	}
 	p.sender = p.lane.Sender(p.store.Arena(), func() {})
-	p.later(p.closeSender)
+	p.onClose(p.closeSender)
 	if p.peer, err = startPeer(ctx, opts, spec, files); err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
+	p.onClose(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
 	if err := p.attach(true); err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 	return nil
 }
 
-// forgetPeer drops what a peer that is gone still owed, if it was ever admitted.
+// forgetPeer drops the debts of a peer that has ended, if it was admitted.
 func (p *gpuPair) forgetPeer() error {
 	if p.reader == nil {
 		return nil
@@ -270,18 +270,19 @@ func (p *gpuPair) forgetPeer() error {
 	return p.store.RemoveReader(p.id)
 }
 
-// closeSender gives back what was sent. The peer is gone then.
+// closeSender closes the sender, after the peer has ended, and reports tensors that were not
+// released.
 func (p *gpuPair) closeSender(ctx context.Context) error {
 	var errs []error
 	for _, dev := range p.sender.Devices() {
 		if left := p.store.FreeUnusedOn(dev); left > 0 {
-			errs = append(errs, fmt.Errorf("%d tensors were not given back", left))
+			errs = append(errs, fmt.Errorf("%d tensors were not released", left))
 		}
 	}
 	return errors.Join(append(errs, p.sender.Check(), p.sender.Close(ctx))...)
 }
 
-// tensor is the pair's tensor, as it stands in a value.
+// tensor returns the pair's tensor, for use in a value.
 func (p *gpuPair) tensor() *gpulane.Tensor {
 	return &gpulane.Tensor{DType: codec.DTypeUint8, Shape: []int{int(p.spec.TensorBytes)}, Ptr: p.from}
 }
@@ -296,7 +297,7 @@ func serveGPU(ctx context.Context, spec peerSpec) error {
 	if g.gpuChannel, err = openGPUChannel(spec); err != nil {
 		return err
 	}
-	if err := g.attach(false); err != nil { // first: the other process waits for it
+	if err := g.attach(false); err != nil { // before open: the other process waits for it
 		return err
 	}
 	if err := g.open(ctx, node.Directory()); err != nil {
@@ -307,7 +308,7 @@ func serveGPU(ctx context.Context, spec peerSpec) error {
 		return err
 	}
 	if spec.GPU.Waiting == "spinning" {
-		if _, err := pin(1); err != nil { // for good
+		if _, err := pin(1); err != nil { // until the process ends
 			return err
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestGPU measures a little of everything on an emulated GPU. What is out of order
-// is no failure of a run: it is one here.
+// TestGPU measures each scenario briefly on an emulated GPU. A missed target of ordering or leases,
+// which is no error of a run, fails the test.
 func TestGPU(t *testing.T) {
 	match := regexp.MustCompile(`^gpu/(ordering/.*|(in|view|in\+out|spill)/size=4KiB|latency/.*/start/p50|leases/(sent|time|descriptors|segments|streams|events|pieces|gpu-memory)|reclaim/(killed|teardown/p50))$`)
 	report, err := RunGPU(t.Context(), Options{Quick: true, Match: match, Peer: testPeer})
@@ -27,8 +27,8 @@ func TestGPU(t *testing.T) {
 		names = append(names, r.Name)
 		switch {
 		case r.Name == "gpu/leases/streams", r.Name == "gpu/leases/events":
-			// They are pooled, and how many are in use at once is a matter of chance: one more
-			// may be needed than before. What is not given back comes to hundreds.
+			// They are pooled, and the number in use at once is a matter of chance: one more
+			// may be needed than before. A leak would be hundreds.
 			if r.Value > 1 {
 				t.Errorf("%s: %v", r.Name, r.Value)
 			}
@@ -51,15 +51,14 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// TestGPULeasesLeak: what somebody forgets to give back is noticed, each in a figure of
-// its own.
+// TestGPULeasesLeak: each kind of leak shows in a figure of its own.
 func TestGPULeasesLeak(t *testing.T) {
 	opened, err := openGPULeases(t.Context(), Options{Peer: testPeer, Driver: DriverEmul}, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := opened.(*gpuLeases)
-	l.meddle = func(p *gpuPair) error {
+	l.beforeSecondCount = func(p *gpuPair) error {
 		all, err := p.usage(t.Context())
 		if err != nil {
 			return err
@@ -67,7 +66,7 @@ func TestGPULeasesLeak(t *testing.T) {
 		own, err := p.count(t.Context())
 		for i, theirs := range all.minus(own) {
 			if theirs <= 0 && i != usedEvents && i != usedPieces {
-				t.Errorf("of kind %d the other process has %d", i, theirs)
+				t.Errorf("the other process counts %[2]d of kind %[1]d", i, theirs)
 			}
 		}
 		return errors.Join(err, leakAll(t.Context(), p))
@@ -82,7 +81,7 @@ func TestGPULeasesLeak(t *testing.T) {
 		case "sent", "time", "heap", "memory":
 		default:
 			if r.Met == nil || *r.Met {
-				t.Errorf("%s: %v %s, and nobody minds", r.Name, r.Value, r.Unit)
+				t.Errorf("%s: %v %s meet the target in spite of the leak", r.Name, r.Value, r.Unit)
 			}
 		}
 	}
@@ -91,32 +90,32 @@ func TestGPULeasesLeak(t *testing.T) {
 	}
 }
 
-// leakAll leaks one of everything, for as long as the pair is open.
+// leakAll leaks one resource of each kind, for as long as the pair is open.
 func leakAll(ctx context.Context, p *gpuPair) error {
 	fd, err := unix.Dup(0)
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return unix.Close(fd) })
+	p.onClose(func(context.Context) error { return unix.Close(fd) })
 	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return unix.Munmap(mem) })
+	p.onClose(func(context.Context) error { return unix.Munmap(mem) })
 	s, err := p.dev.NewStream()
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return s.Close() })
+	p.onClose(func(context.Context) error { return s.Close() })
 	e, err := p.dev.NewEvent()
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return e.Close() })
+	p.onClose(func(context.Context) error { return e.Close() })
 	if _, err := p.alloc(mib); err != nil {
 		return err
 	}
-	// The peer owes for this one, and is never told of it.
+	// The store charges the peer for this one, and the peer never gets its handle.
 	_, err = p.commit(ctx, map[string]any{"x": p.tensor()}, gpulane.Pool, p.readers)
 	return err
 }
@@ -136,7 +135,7 @@ func TestGPUPeerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := l.round(t.Context(), false); err == nil {
-		t.Error("a run without a peer went well")
+		t.Error("a run without a peer returned no error")
 	}
 	if err := l.close(t.Context()); err != nil {
 		t.Error(err)

@@ -9,9 +9,9 @@ import (
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// gpuOrdering has tensors be late, at either end, and counts what is read too
-// early or overwritten too early. So that none is worth something, it also does
-// what is wrong, and counts how often that is not noticed.
+// gpuOrdering delays the streams of either end, and counts tensors that are read or
+// overwritten too early. It also makes mistakes on purpose, and counts those that
+// are not detected, which shows whether the other counts mean anything.
 type gpuOrdering struct {
 	*gpuPair
 	hold   holder
@@ -21,8 +21,8 @@ type gpuOrdering struct {
 	rounds int
 }
 
-// orderingBytes is a tensor of which two fit into the pool of orderingPool, and no
-// third.
+// orderingBytes is the size of a tensor, of which exactly two fit into a pool of
+// orderingPool bytes.
 const (
 	orderingBytes = 896 * kib
 	orderingPool  = 2 * mib
@@ -61,12 +61,12 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 			count *sample
 			run   func(context.Context, string) (bool, error)
 			do    string
-			wrong bool // it should come out wrong
+			wrong bool // the mistake must be detected
 		}{
-			{&early, o.behind, doCheck, false},
-			{&overwritten, o.reused, doHold, false},
-			{&hasty, o.behind, doHasty, true},
-			{&dropped, o.reused, doDropped, true},
+			{&early, o.readEarly, doCheck, false},
+			{&overwritten, o.readReused, doHold, false},
+			{&hasty, o.readEarly, doHasty, true},
+			{&dropped, o.readReused, doDropped, true},
 		} {
 			wrong, err := c.run(ctx, c.do)
 			if err != nil {
@@ -80,26 +80,26 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 	return []sample{early, overwritten, hasty, dropped}, nil
 }
 
-// behind sends a tensor that is made behind much else, and has it read at once.
-func (o *gpuOrdering) behind(ctx context.Context, do string) (wrong bool, err error) {
-	if err := o.hold.up(o.stream); err != nil {
+// readEarly sends a tensor that a delayed stream has yet to make, and has it read at once.
+func (o *gpuOrdering) readEarly(ctx context.Context, do string) (wrong bool, err error) {
+	if err := o.hold.occupy(o.stream); err != nil {
 		return false, err
 	}
 	if err := o.send(ctx, do); err != nil {
 		return false, err
 	}
-	a, err := o.hear()
+	a, err := o.awaitAnswer()
 	return a.wrong, errors.Join(err, o.stream.Synchronize(ctx))
 }
 
-// reused sends a tensor that is read late, and then others, for which there is room
-// besides it in one chunk alone.
-func (o *gpuOrdering) reused(ctx context.Context, do string) (wrong bool, err error) {
+// readReused sends a tensor that is read late, and then others, which share the only other
+// chunk of the pool.
+func (o *gpuOrdering) readReused(ctx context.Context, do string) (wrong bool, err error) {
 	if err := o.send(ctx, do); err != nil {
 		return false, err
 	}
 	mark := o.mark
-	if _, err := o.hear(); err != nil {
+	if _, err := o.awaitAnswer(); err != nil {
 		return false, err
 	}
 	const others = 4
@@ -112,11 +112,11 @@ func (o *gpuOrdering) reused(ctx context.Context, do string) (wrong bool, err er
 	if err := o.publish(ctx, v, gpulane.Default, o.readers); err != nil {
 		return false, err
 	}
-	a, err := o.hear()
+	a, err := o.awaitAnswer()
 	return a.wrong, err
 }
 
-// send fills the tensor on the stream, with a mark that is new, and sends it.
+// send fills the tensor on the stream, with a new mark, and sends it.
 func (o *gpuOrdering) send(ctx context.Context, do string) error {
 	if err := o.fill(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (o *gpuOrdering) send(ctx context.Context, do string) error {
 	return o.publish(ctx, map[string]any{"do": do, "mark": int64(o.mark), "x": o.tensor()}, gpulane.Pool, o.readers)
 }
 
-// overwrite fills a chunk that nobody reads.
+// overwrite fills a chunk without a reader.
 func (o *gpuOrdering) overwrite(ctx context.Context) error {
 	if err := o.fill(); err != nil {
 		return err

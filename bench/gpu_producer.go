@@ -28,19 +28,19 @@ import (
 // not written in Go: scripts/gpu_torch.py.
 type GPUProducer struct {
 	Driver string // DriverEmul or DriverCUDA
-	// Folder is where the queues' sockets are, each by the name of its transport, and
-	// that of a bus: a request to its one stage is an order, whose results are the
-	// tensors, in the pool.
+	// Folder has the queues' sockets, each with the name of its transport, and the socket
+	// of a bus. A request to the only stage of the bus is an order, whose results are
+	// the tensors, in the pool.
 	Folder string
-	// LargestBytes is the largest tensor, of which the pool has room for
-	// PoolTensors, and not for one more.
+	// LargestBytes is the size of the largest tensor. The pool has space for exactly
+	// PoolTensors of them.
 	LargestBytes int64
 }
 
 // PoolTensors is how many of the largest tensors of a [GPUProducer] its pool holds.
 const PoolTensors = 4
 
-// What a producer is told, and says, in a line of JSON.
+// The lines of JSON that a producer reads and writes.
 type (
 	producerOrder struct {
 		Transport string `json:"transport"`
@@ -48,12 +48,12 @@ type (
 		Bytes     int64  `json:"bytes"` // of a tensor
 		Count     int    `json:"count"`
 		Number    int64  `json:"number"` // of the first tensor: see fillTensor
-		Fresh     bool   `json:"fresh"`  // each is another one; otherwise the first is sent again and again
+		Fresh     bool   `json:"fresh"`  // each is a new tensor; otherwise the first is sent repeatedly
 	}
 	producerGreeting struct {
 		GPU     string            `json:"gpu"`
 		Driver  string            `json:"driver"`
-		Missing map[string]string `json:"missing"` // transports that are not to be had, and why
+		Missing map[string]string `json:"missing"` // unavailable transports, with the reason
 	}
 	producerAnswer struct {
 		Put   int    `json:"put"`
@@ -64,18 +64,18 @@ type (
 const (
 	// producerColumns is the length of a tensor's rows.
 	producerColumns = 1024
-	// elementPeriod is below what a bfloat16 has exactly: elements count up to it
-	// again and again, row after row, from the tensor's number on.
+	// elementPeriod is the period of the elements, which count from the tensor's number
+	// on, row after row. A bfloat16 represents all smaller numbers exactly.
 	elementPeriod = 251
 )
 
 const (
-	leastLargest = 16 * kib // a pool has to be larger
-	mostLargest  = 1 << 36
+	minLargestBytes = 16 * kib // the least size for a pool
+	maxLargestBytes = 1 << 36
 
 	producerStage   = "stage"
-	producerStore   = 16 * mib // the largest item that is not in memory of its own
-	producerPatient = 10 * time.Second
+	producerStore   = 16 * mib // the largest item without a segment of its own
+	producerTimeout = 10 * time.Second
 )
 
 // producer is a GPUProducer at work.
@@ -94,7 +94,7 @@ type producer struct {
 	kept map[producerOrder]numbered // tensors that are sent again and again
 }
 
-// numbered is a tensor, and what its elements add up to.
+// numbered is a tensor with its number, and the weighted sum of its elements: see fillTensor.
 type numbered struct {
 	tensor *gpulane.Tensor
 	number int64
@@ -105,13 +105,13 @@ func (x numbered) inputs() map[string]any {
 	return map[string]any{"x": x.tensor, "number": x.number, "sum": x.sum}
 }
 
-// Run does what the lines of in say until it ends, and answers each when all that it
-// put is done and its memory is free again. Whoever reads out must not close in before
-// the last answer: that ends what is under way.
+// Run handles the orders of in, one a line, until in ends. It answers an order when all of
+// its tensors are consumed and their memory is free again. The caller must not end in before
+// the last answer: that cancels the current order.
 func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	p := &producer{GPUProducer: o, queues: make(map[string]*tensorqueue.Queue), kept: make(map[producerOrder]numbered)}
 	defer func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), producerPatient)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), producerTimeout)
 		defer cancel()
 		err = errors.Join(err, p.close(ending))
 	}()
@@ -138,7 +138,7 @@ func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err 
 		}
 	}()
 	for line := range orders {
-		answer, err := p.obey(ctx, line)
+		answer, err := p.handleOrder(ctx, line)
 		if err = errors.Join(err, say.Encode(answer)); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err 
 	return nil
 }
 
-func (p *producer) obey(ctx context.Context, line []byte) (producerAnswer, error) {
+func (p *producer) handleOrder(ctx context.Context, line []byte) (producerAnswer, error) {
 	order, err := parseOrder(line)
 	if err == nil {
 		err = p.put(ctx, order)
@@ -165,8 +165,8 @@ func parseOrder(line []byte) (order producerOrder, err error) {
 }
 
 func (p *producer) open(ctx context.Context) (greeting producerGreeting, err error) {
-	if p.LargestBytes < leastLargest || p.LargestBytes > mostLargest {
-		return greeting, fmt.Errorf("%w: tensors of %d bytes: use %d to %d", ErrOptions, p.LargestBytes, leastLargest, int64(mostLargest))
+	if p.LargestBytes < minLargestBytes || p.LargestBytes > maxLargestBytes {
+		return greeting, fmt.Errorf("%w: tensors of %d bytes: use %d to %d", ErrOptions, p.LargestBytes, minLargestBytes, int64(maxLargestBytes))
 	}
 	if p.driver, err = openDriver(p.Driver); err != nil {
 		return greeting, err
@@ -243,7 +243,7 @@ func (p *producer) make(t *bus.Task, d *bus.Delivery) error {
 
 // gpu describes the lanes that send.
 func (p *producer) gpu() *bus.GPUOptions {
-	return &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerPatient}
+	return &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerTimeout}
 }
 
 // lane describes all lanes.
@@ -264,8 +264,8 @@ func (p *producer) queue(ctx context.Context, transport bus.TensorTransport) (*t
 	return tensorqueue.Open(ctx, opts)
 }
 
-// put does an order. What it has put is done when it returns, and whoever had the
-// memory of its tensors has given it back.
+// put handles an order. When it returns without an error, all of its items are consumed and
+// the memory of its tensors is released.
 func (p *producer) put(ctx context.Context, order producerOrder) error {
 	q := p.queues[order.Transport]
 	if q == nil {
@@ -298,12 +298,12 @@ func (p *producer) put(ctx context.Context, order producerOrder) error {
 	case <-free:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("tensors were not given back: %w", context.Cause(ctx))
+		return fmt.Errorf("tensors were not released: %w", context.Cause(ctx))
 	}
 }
 
-// tensor makes one, or finds one that was made, and says what to do when its memory
-// is not needed any more.
+// tensor makes a tensor, or finds the one that was made. The caller calls release when
+// the memory is no longer needed.
 func (p *producer) tensor(ctx context.Context, order producerOrder, i int64) (x numbered, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -321,7 +321,7 @@ func (p *producer) tensor(ctx context.Context, order producerOrder, i int64) (x 
 	if err != nil {
 		return x, nil, err
 	}
-	return x, func() { _ = p.dev.Free(x.tensor.Ptr) }, nil // fails when the GPU has
+	return x, func() { _ = p.dev.Free(x.tensor.Ptr) }, nil // fails only if the GPU has failed
 }
 
 // fresh makes a tensor on the GPU.
@@ -341,7 +341,7 @@ func (p *producer) fresh(ctx context.Context, order producerOrder, number int64)
 	}
 	err = p.stream.Submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: at, Src: p.host.Ptr(0), Bytes: order.Bytes})
 	if err == nil {
-		err = p.stream.Synchronize(ctx) // the next one is made in the same memory
+		err = p.stream.Synchronize(ctx) // the next tensor is made in the same memory
 	}
 	if err != nil {
 		return numbered{}, errors.Join(err, p.dev.Free(at))
@@ -350,9 +350,8 @@ func (p *producer) fresh(ctx context.Context, order producerOrder, number int64)
 	return numbered{x, number, sum}, nil
 }
 
-// fillTensor writes the elements of a tensor, small whole numbers, of which each has
-// a weight by its row and its column, and returns what they add up to. All of that is
-// exact in a float64.
+// fillTensor writes the elements of a tensor, which are small whole numbers, and returns
+// their sum, weighted by row and column. The sum is exact in a float64.
 func fillTensor(data []byte, dtype codec.DType, number int64) (sum int64) {
 	const weights = 7
 	v := number % elementPeriod
@@ -376,8 +375,8 @@ func fillTensor(data []byte, dtype codec.DType, number int64) (sum int64) {
 	return sum
 }
 
-// close closes the queues, which fails if somebody has kept what he was given, and
-// then what they rest on.
+// close closes the queues and the bus, which fails if a consumer still holds an item, and
+// then the memory and the GPU.
 func (p *producer) close(ctx context.Context) error {
 	var errs []error
 	for transport, q := range p.queues {
@@ -395,7 +394,7 @@ func (p *producer) close(ctx context.Context) error {
 		errs = append(errs, p.bus.Close(ctx))
 	}
 	if errors.Join(errs...) != nil {
-		return errors.Join(errs...) // and what they hold goes with the process
+		return errors.Join(errs...) // the memory is freed with the process
 	}
 	for _, x := range p.kept {
 		errs = append(errs, p.dev.Free(x.tensor.Ptr))

@@ -21,13 +21,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// gpuReclaim has a process hold all chunks of a bus's pool, kills it, and waits until
-// as many are given out again, to a stage that is waiting for them:
+// gpuReclaim has a process hold all chunks of a bus's pool, kills it, and waits until a
+// waiting stage has got as many chunks:
 //
 //	caller ── make (host) ─┬─ hold-0, hold-1 … (a process each, which is killed) ── caller
 //	                       └─ take (host)
 //
-// While one dies the others get ready.
+// While one process dies, the others start.
 type gpuReclaim struct {
 	*gpuEnd
 	from     cudaipc.Ptr
@@ -36,11 +36,11 @@ type gpuReclaim struct {
 	opts     Options
 	kills    int
 	holders  []*peer
-	starting chan struct{} // a take's first tensor is about to be sent
+	starting chan struct{} // receives before the first tensor for take is sent
 	taken    chan time.Time
 }
 
-// The pool has room for as many chunks as are held, and for no other.
+// The pool has space for exactly as many chunks as are held.
 const (
 	reclaimChunks = 8
 	reclaimBytes  = 240 * kib
@@ -77,7 +77,7 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.later(func(context.Context) error { return os.RemoveAll(temp) })
+	r.onClose(func(context.Context) error { return os.RemoveAll(temp) })
 	r.bus, err = bus.Open(ctx, r.pipeline(), bus.Options{
 		Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared},
 		GPU: &bus.GPUOptions{
@@ -88,14 +88,14 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.later(r.bus.Close)
+	r.onClose(r.bus.Close)
 	r.spec = peerSpec{Carrier: byGPUHolder, Socket: filepath.Join(temp, "socket")}
 	server, err := host.Listen(r.bus, r.spec.Socket, host.ListenOptions{})
 	if err != nil {
 		return err
 	}
-	r.later(server.Close)
-	r.later(func(context.Context) error { return r.closeHolders() })
+	r.onClose(server.Close)
+	r.onClose(func(context.Context) error { return r.closeHolders() })
 	for i := range r.holders {
 		if err := r.startHolder(ctx, i); err != nil {
 			return err
@@ -212,7 +212,7 @@ func (r *gpuReclaim) kill(ctx context.Context, i int) (teardown, free time.Durat
 	go func() { died <- awaitDeath(pidfd) }()
 	select {
 	case <-r.taken:
-		return 0, 0, errors.New("the pool has room for more than is held: nothing is measured")
+		return 0, 0, errors.New("the pool has space for more chunks than are held: nothing is measured")
 	default:
 	}
 	start := time.Now()
@@ -222,7 +222,7 @@ func (r *gpuReclaim) kill(ctx context.Context, i int) (teardown, free time.Durat
 	over := <-died
 	select {
 	case at := <-r.taken:
-		// Who waits is told by the bus, which may see the death before this process does.
+		// The bus may see the death before this process does, and free the chunks.
 		return over.Sub(start), max(at.Sub(over), 0), nil
 	case <-taking.Done():
 		return 0, 0, fmt.Errorf("not all tensors were sent: %w", taking.Err())
@@ -231,7 +231,7 @@ func (r *gpuReclaim) kill(ctx context.Context, i int) (teardown, free time.Durat
 	}
 }
 
-// request sends one that has tensors made for a stage.
+// request sends a request that has tensors made for a stage.
 func (r *gpuReclaim) request(ctx context.Context, stage string) (*bus.Request, error) {
 	req, err := r.bus.Stream(ctx)
 	if err != nil {
@@ -245,7 +245,7 @@ func (r *gpuReclaim) request(ctx context.Context, stage string) (*bus.Request, e
 	return req, nil
 }
 
-// awaitDeath says when a pidfd is readable.
+// awaitDeath returns the time at which a pidfd becomes readable.
 func awaitDeath(pidfd int) time.Time {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
@@ -255,8 +255,8 @@ func awaitDeath(pidfd int) time.Time {
 	}
 }
 
-// serveGPUHolder is a process of gpuReclaim. It keeps what it is sent, and says so when
-// that is all that there is.
+// serveGPUHolder is a process of gpuReclaim. It keeps its tensors, and answers when it holds
+// all chunks of the pool.
 func serveGPUHolder(ctx context.Context, spec peerSpec) error {
 	g := &gpuEnd{spec: *spec.GPU}
 	if err := g.openDevice(); err != nil {

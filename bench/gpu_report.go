@@ -18,7 +18,7 @@ type Report struct {
 }
 
 // A Result is one figure. Value is the median of all rounds, in Unit. With a baseline, both are the
-// best of the rounds. What does not apply is nil.
+// best of the rounds. A field that does not apply is nil.
 type Result struct {
 	Name     string   `json:"name"`
 	Value    float64  `json:"value"`
@@ -75,8 +75,8 @@ func (r *Result) judge(t target) {
 		value = 1 / *r.Ratio
 	}
 	r.Target, r.TargetOf = new(t.at), string(t.of)
-	// What is printed is what counts: a runtime that allocates three objects in
-	// a million operations does not break a promise of none.
+	// The printed value is compared: three objects allocated in a million operations do
+	// not miss a target of none.
 	r.Met = new(round2(value) <= round2(t.at))
 	if t.of == ofSpeed {
 		r.Met = new(round2(value) >= round2(t.at))
@@ -137,7 +137,7 @@ func writeTable(out io.Writer, results []Result) error {
 // absent stands where a figure does not apply.
 const absent = "-"
 
-// number writes a value with three digits that count, flush right under its
+// number writes a value with three significant digits, flush right under its
 // heading of eight letters.
 func number(v *float64) string {
 	if v == nil {
@@ -160,7 +160,7 @@ func digits(v float64) string {
 
 func limit(v float64) string { return strconv.FormatFloat(round2(v), 'f', -1, 64) }
 
-// ratio writes a speed, with an x behind it.
+// ratio writes a speed, followed by an x.
 func ratio(r Result) string {
 	if r.Speed == nil {
 		return fmt.Sprintf("%5s", absent)

@@ -26,7 +26,7 @@ func (o Options) roundsTime() time.Duration {
 	return roundsTime
 }
 
-// A scenario measures one thing, in one or several figures.
+// A scenario measures one or several figures.
 type scenario struct {
 	name    string
 	metrics []metric
@@ -51,10 +51,10 @@ type metric struct {
 	name   string // follows the scenario's; empty for the only one
 	unit   string
 	target target
-	speed  bool // its baseline's time by its own counts, of the best rounds; otherwise a median
+	speed  bool // the best rounds count, compared as baseline / ours; otherwise the median
 }
 
-// A sample is what one round says of one metric.
+// A sample is the figure of one metric in one round.
 type sample struct {
 	ours     float64
 	baseline float64 // zero: there is none
@@ -67,13 +67,13 @@ type target struct {
 	at float64
 }
 
-// A quantity is what a target bounds.
+// A quantity names the figure that a target bounds.
 type quantity string
 
 const (
 	ofNothing quantity = ""
 	ofValue   quantity = "value"
-	ofSpeed   quantity = "speed" // the baseline's time by ours
+	ofSpeed   quantity = "speed" // the baseline's time divided by ours
 )
 
 func valueUpTo(limit float64) target { return target{ofValue, limit} }
@@ -92,8 +92,8 @@ func microsPer(took time.Duration, n int) float64 {
 	return float64(took.Nanoseconds()) / float64(n) / 1000
 }
 
-// measure runs f after a garbage collection, so that garbage of an earlier side is no part
-// of the time.
+// measure runs f after a garbage collection, so that the time does not include the garbage of an
+// earlier side.
 func measure(f func() error) (time.Duration, error) {
 	runtime.GC()
 	start := time.Now()
@@ -180,7 +180,7 @@ func (s scenario) measure(ctx context.Context, opts Options) (rounds [][]sample,
 		return nil, fmt.Errorf("set up: %w", err)
 	}
 	defer func() {
-		// The trial is cleared away also when the context has ended.
+		// The trial is closed also when the context has ended.
 		err = errors.Join(err, t.close(context.WithoutCancel(ctx)))
 	}()
 	least, most := minRounds, maxRounds
@@ -217,7 +217,7 @@ func (s scenario) results(rounds [][]sample, opts Options) []Result {
 	return results
 }
 
-// column takes the samples of one metric out of those of all.
+// column returns the samples of one metric.
 func column(rounds [][]sample, metric int) []sample {
 	var samples []sample
 	for _, round := range rounds {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A fake is a trial that notes what is done with it.
+// A fake is a trial that records its calls.
 type fake struct {
 	swaps  []bool
 	closed int
@@ -108,7 +108,7 @@ func TestResultsThatMatch(t *testing.T) {
 	}
 }
 
-// TestRunScenarios checks that what matches is measured, and that a scenario without enough
+// TestRunScenarios checks that matching scenarios are measured, and that a scenario without enough
 // memory is skipped by name.
 func TestRunScenarios(t *testing.T) {
 	small, large := new(fake).scenario(1), new(fake).scenario(1)
@@ -141,7 +141,7 @@ func TestRunScenariosRefuses(t *testing.T) {
 		t.Errorf("a small store: %v", err)
 	}
 	if _, err := run(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}, []scenario{new(fake).scenario(1)}); !errors.Is(err, ErrNoMatch) {
-		t.Errorf("a match for nothing: %v", err)
+		t.Errorf("a pattern that matches no name: %v", err)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// gpuThroughput sends tensors and, as its baseline, copies them on the GPU: once,
-// or twice where they are copied out again; by way of registered host memory where
-// they travel through that.
+// gpuThroughput sends tensors and, as its baseline, copies them on the GPU: once, or
+// twice where the receiver copies them out. Where they travel through host memory, so
+// does the baseline.
 type gpuThroughput struct {
 	*gpuPair
 	way     string
@@ -22,13 +22,13 @@ type gpuThroughput struct {
 	host    cudaipc.HostMemory // for the baseline of spilling
 }
 
-// runBytes is what a round sends, of small tensors.
+// runBytes is the least number of bytes that a round sends.
 const runBytes = 4 * mib
 
 func openGPUThroughput(ctx context.Context, opts Options, driver, way string, size int64) (trial, error) {
 	t := &gpuThroughput{way: way, flight: gpuFlight(size)}
 	t.runs = int(max(runBytes/(size*int64(t.flight)), 1))
-	// Tensors in flight, as many again that are not given back yet, and pieces are at most half an arena.
+	// Tensors in flight, and as many that are not released yet; a piece is at most half an arena.
 	pool := max(2*int64(t.flight)*(size+64*kib), 4*mib)
 	spec := peerSpec{
 		Carrier: byGPU, GPU: &gpuSpec{Waiting: "ladder", Driver: driver, TensorBytes: size, PoolBytes: pool},
@@ -59,7 +59,7 @@ func (t *gpuThroughput) round(ctx context.Context, swapped bool) ([]sample, erro
 	return []sample{{microsPer(ours, n), microsPer(raw, n)}}, nil
 }
 
-// explained adds what the peer said, if it is dead.
+// explained adds the standard error of the peer, if it is dead.
 func (p *gpuPair) explained(err error) error {
 	if errors.Is(err, errPeerDied) {
 		return p.peer.explain(err)
@@ -88,7 +88,7 @@ func (t *gpuThroughput) ours(ctx context.Context) error {
 		if to == 0 {
 			err = t.stream.Synchronize(ctx)
 		} else {
-			_, err = t.hear()
+			_, err = t.awaitAnswer()
 		}
 		if err != nil {
 			return err
@@ -169,8 +169,8 @@ func (l *gpuLatency) round(ctx context.Context, _ bool) ([]sample, error) {
 	}, nil
 }
 
-// run returns, in microseconds, when the GPU of the other process began, and
-// when the answer was there, from the call on that sends a tensor.
+// run returns, in microseconds from the call that sends a tensor, the times at which the
+// GPU of the other process began and at which the answer arrived.
 func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, err error) {
 	if l.waiting == "spinning" {
 		unpin, err := pin(0)
@@ -185,7 +185,7 @@ func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, e
 		if err := l.publish(ctx, v, gpulane.Pool, l.readers); err != nil {
 			return nil, nil, err
 		}
-		a, err := l.hear()
+		a, err := l.awaitAnswer()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -195,19 +195,19 @@ func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, e
 	return starts, trips, nil
 }
 
-// A holder keeps a stream busy.
+// A holder delays a stream by copies.
 type holder struct {
 	ops []cudaipc.Op
 }
 
-// holdFor is how long a stream is held up at least. Copies, holdSample of them at a
-// time, say how many it takes.
+// holdFor is how long a stream is delayed at least. The number of copies follows from the time
+// of holdSample of them.
 const (
 	holdFor     = 200 * time.Millisecond
 	holdSample  = 4
 	holdSamples = 5
-	maxHolds    = 1000 // that a GPU takes at once
-	holdShare   = 64   // of a GPU's memory, its copies take two parts of so many at most
+	maxHolds    = 1000 // operations that a GPU accepts at once
+	holdShare   = 64   // source and target of the copies each take at most 1/holdShare of a GPU's memory
 )
 
 func newHolder(ctx context.Context, g *gpuEnd) (h holder, err error) {
@@ -245,4 +245,4 @@ func newHolder(ctx context.Context, g *gpuEnd) (h holder, err error) {
 	return h, nil
 }
 
-func (h holder) up(s cudaipc.Stream) error { return s.Submit(h.ops...) }
+func (h holder) occupy(s cudaipc.Stream) error { return s.Submit(h.ops...) }

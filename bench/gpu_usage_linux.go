@@ -17,19 +17,19 @@ import (
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// gpuUsage is what processes with a GPU have that must not grow.
+// gpuUsage counts resources of processes with a GPU that must not grow.
 type gpuUsage [usageKinds]int64
 
-// What is counted.
+// The resources that are counted.
 const (
 	usedDescriptors = iota
 	usedSegments    // shared mappings
 	usedStreams     // as the driver counts them
 	usedEvents      // likewise
-	usedPieces      // that somebody holds
-	usedOnGPU       // bytes, and so are the next; of all the GPU, as this process sees it
-	usedHeap        // of Go's, with stacks
-	usedMemory      // resident, shared mappings with it
+	usedPieces      // chunks of the pool in use
+	usedOnGPU       // bytes in use on the whole GPU, as the driver reports them
+	usedHeap        // bytes of Go's heap and stacks
+	usedMemory      // resident bytes, including shared mappings
 	usageKinds
 )
 
@@ -49,12 +49,12 @@ func (u gpuUsage) minus(v gpuUsage) gpuUsage {
 	return u
 }
 
-// usage is what both processes have, when nothing is on its way.
+// usage returns the resources of both processes, when no tensor is in flight.
 func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
 	if err := p.publish(ctx, map[string]any{"do": doCount}, gpulane.Default, p.readers); err != nil {
 		return gpuUsage{}, err
 	}
-	theirs, err := p.hearUsage()
+	theirs, err := p.awaitUsage()
 	if err != nil {
 		return gpuUsage{}, err
 	}
@@ -62,9 +62,9 @@ func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
 	return own.plus(theirs), err
 }
 
-// count waits until nothing is on its way, and counts what this process has then.
+// count waits until no tensor is in flight, and counts the resources of this process.
 func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
-	if err := g.rest(ctx); err != nil {
+	if err := g.awaitIdle(ctx); err != nil {
 		return u, err
 	}
 	if g.sender != nil {
@@ -80,7 +80,7 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	u[usedOnGPU] = caps[0].TotalBytes - caps[0].FreeBytes
 	driver := g.driver.Usage()
 	u[usedStreams], u[usedEvents] = int64(driver.Streams), int64(driver.Events)
-	if u[usedDescriptors], u[usedSegments], err = openOnes(); err != nil {
+	if u[usedDescriptors], u[usedSegments], err = countOpen(); err != nil {
 		return u, err
 	}
 	// Twice, because a pool gives its contents up in two steps.
@@ -93,12 +93,12 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	return u, err
 }
 
-// rest waits until the stream is done, and all that was received settled.
-func (g *gpuEnd) rest(ctx context.Context) error {
+// awaitIdle waits until the stream is done, and every received message is settled.
+func (g *gpuEnd) awaitIdle(ctx context.Context) error {
 	if err := g.stream.Synchronize(ctx); err != nil {
 		return err
 	}
-	for start := time.Now(); ; runtime.Gosched() { // the watcher is about to see it
+	for start := time.Now(); ; runtime.Gosched() { // the lane's watcher is about to settle them
 		open := g.lane.Stats().Open
 		if open == 0 {
 			return nil
@@ -112,8 +112,8 @@ func (g *gpuEnd) rest(ctx context.Context) error {
 	}
 }
 
-// openOnes counts the descriptors of this process, and its shared mappings.
-func openOnes() (descriptors, segments int64, err error) {
+// countOpen counts the descriptors of this process, and its shared mappings.
+func countOpen() (descriptors, segments int64, err error) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return 0, 0, err
@@ -124,7 +124,7 @@ func openOnes() (descriptors, segments int64, err error) {
 	}
 	for line := range bytes.Lines(maps) {
 		fields := bytes.Fields(line)
-		const access, shared = 1, 3 // its column, and the place of the letter there
+		const access, shared = 1, 3 // the column of the access rights, and the index of the letter s in it
 		if len(fields) > access && len(fields[access]) > shared && fields[access][shared] == 's' {
 			segments++
 		}
@@ -140,14 +140,14 @@ func resident() (int64, error) {
 	}
 	fields := strings.Fields(string(statm))
 	if len(fields) < 2 {
-		return 0, fmt.Errorf("%q is no statm", statm)
+		return 0, fmt.Errorf("%q is not the form of statm", statm)
 	}
 	pages, err := strconv.ParseInt(fields[1], 10, 64)
 	return pages * int64(os.Getpagesize()), err
 }
 
-// tell sends what was counted to the other process.
-func (g *gpuEnd) tell(u gpuUsage) error {
+// sendUsage sends the counts to the other process.
+func (g *gpuEnd) sendUsage(u gpuUsage) error {
 	b, err := binary.Append(nil, binary.LittleEndian, u[:])
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (g *gpuEnd) tell(u gpuUsage) error {
 	return g.sendFrame(framePayload, b)
 }
 
-func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
+func (g *gpuEnd) awaitUsage() (u gpuUsage, err error) {
 	frame, _, err := g.next()
 	if err != nil {
 		return u, err
@@ -168,13 +168,13 @@ func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
 	return u, err
 }
 
-// gpuLeases sends many small tensors, and looks at what they leave in both processes.
+// gpuLeases sends many small tensors, and counts the resources that they leave in both processes.
 type gpuLeases struct {
 	*gpuPair
-	leases int
-	gate   cudaipc.HostMemory // a word that the stream waits for in a crowd
-	crowds uint32
-	meddle func(*gpuPair) error // a test's, between the two counts
+	leases            int
+	gate              cudaipc.HostMemory // a word that the stream waits for in sendAllAtOnce
+	crowds            uint32
+	beforeSecondCount func(*gpuPair) error // called between the two counts; for a test
 }
 
 func openGPULeases(ctx context.Context, opts Options, leases int) (trial, error) {
@@ -201,12 +201,12 @@ func (l *gpuLeases) round(ctx context.Context, _ bool) ([]sample, error) {
 }
 
 func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
-	// Every slot of the pool, and of the store, has been used, and as many streams and
-	// events as can be at once.
+	// Use every slot of the pool and of the store, and the largest number of streams and
+	// events, before the first count.
 	if _, err := l.send(ctx, leasesWarmUp, leasesTime); err != nil {
 		return nil, err
 	}
-	if err := l.crowd(ctx); err != nil {
+	if err := l.sendAllAtOnce(ctx); err != nil {
 		return nil, err
 	}
 	before, err := l.usage(ctx)
@@ -216,8 +216,8 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	start := time.Now()
 	sent, err := l.send(ctx, l.leases, leasesTime)
 	took := time.Since(start)
-	if err == nil && l.meddle != nil {
-		err = l.meddle(l.gpuPair)
+	if err == nil && l.beforeSecondCount != nil {
+		err = l.beforeSecondCount(l.gpuPair)
 	}
 	if err != nil {
 		return nil, err
@@ -234,12 +234,12 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	return samples, nil
 }
 
-// usageUnits is what is counted as one, in a figure.
+// usageUnits are the units of the figures.
 var usageUnits = [usageKinds]float64{1, 1, 1, 1, 1, mib, kib, mib}
 
-// crowd has all of a flight be on its way at once: none is complete before the other
-// process waits for all of them.
-func (l *gpuLeases) crowd(ctx context.Context) error {
+// sendAllAtOnce has a whole flight of tensors in flight at once: no tensor is complete before
+// the other process waits for all of them.
+func (l *gpuLeases) sendAllAtOnce(ctx context.Context) error {
 	gate := l.gate.Word(0)
 	l.crowds++
 	if err := l.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: gate, Value: l.crowds}); err != nil {
@@ -247,13 +247,13 @@ func (l *gpuLeases) crowd(ctx context.Context) error {
 	}
 	err := l.flight(ctx, doQueue)
 	if err == nil {
-		_, err = l.hear()
+		_, err = l.awaitAnswer()
 	}
 	gate.Host.Store(l.crowds)
 	return errors.Join(err, l.stream.Synchronize(ctx))
 }
 
-// flight sends as many tensors as are on their way at once.
+// flight sends leasesFlight tensors.
 func (l *gpuLeases) flight(ctx context.Context, do string) error {
 	for i := range leasesFlight {
 		v := map[string]any{"do": do, "x": l.tensor(), "last": i == leasesFlight-1}
@@ -264,18 +264,18 @@ func (l *gpuLeases) flight(ctx context.Context, do string) error {
 	return nil
 }
 
-// send sends so many tensors, if the time is enough.
+// send sends n tensors, or as many as it can within a time.
 func (l *gpuLeases) send(ctx context.Context, n int, within time.Duration) (sent int, err error) {
 	for start := time.Now(); sent < n && time.Since(start) < within; {
 		if err := l.flight(ctx, doView); err != nil {
 			return sent, err
 		}
-		a, err := l.hear()
+		a, err := l.awaitAnswer()
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return sent, err
 		}
 		if a.wrong {
-			return sent, errors.New("a tensor was not as it was sent")
+			return sent, errors.New("a tensor arrived with wrong bytes")
 		}
 		sent += leasesFlight
 	}

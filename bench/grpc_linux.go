@@ -14,20 +14,20 @@ import (
 
 // The service: a call with a payload and one back, and streams of them.
 const (
-	grpcService = "bench.Peer"
-	grpcCall    = "/" + grpcService + "/Call"
-	grpcStream  = "/" + grpcService + "/Stream"
-	grpcMost    = 4 * mib // of a message
+	grpcService    = "bench.Peer"
+	grpcCall       = "/" + grpcService + "/Call"
+	grpcStream     = "/" + grpcService + "/Stream"
+	maxGRPCMessage = 4 * mib // of a message
 )
 
 type grpcPayload = wrapperspb.BytesValue
 
-// A grpcSide calls a server in another process through a Unix socket; relayed, a server
-// between the two, which calls that one.
+// A grpcSide calls a server in another process through a Unix socket; relayed, through a
+// server in a third process.
 type grpcSide struct {
 	*cluster
 	conn   *grpc.ClientConn
-	stream grpc.ClientStream // of all messages; nil: each is a call
+	stream grpc.ClientStream // of all messages; nil: each message is a call
 	hangUp context.CancelFunc
 	spec   peerSpec
 	source *grpcPayload
@@ -39,7 +39,7 @@ func openGRPCSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 		return nil, err
 	}
 	s := &grpcSide{cluster: c, spec: spec, source: wrapperspb.Bytes(touched(spec.Pattern.Size))}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *grpcSide) open(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (s *grpcSide) open(ctx context.Context) error {
 
 func dialGRPC(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(grpcMost)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxGRPCMessage)))
 }
 
 func (s *grpcSide) run(ctx context.Context, n int) (time.Duration, error) {
@@ -114,7 +114,7 @@ func (s *grpcSide) close(ctx context.Context) error {
 	return errors.Join(append(errs, s.cluster.close(ctx))...)
 }
 
-// A grpcServer answers calls, by itself or by calling another one.
+// A grpcServer answers calls itself, or relays them to another server.
 type grpcServer struct {
 	spec   peerSpec
 	answer *grpcPayload
@@ -133,7 +133,7 @@ func serveGRPC(_ context.Context, spec peerSpec) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(grpcMost))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxGRPCMessage))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: grpcService,
 		HandlerType: (*any)(nil),

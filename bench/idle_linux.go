@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An idleSide is one whose processes do nothing. Its figure is what they use meanwhile.
+// An idleSide is a side without messages. Its figure is the memory or processor time that its processes use.
 type idleSide struct {
 	side
 	of   gaugeName
@@ -26,7 +26,7 @@ func (s idleSide) read(ctx context.Context, slice time.Duration) (float64, error
 	return processorPercent(ctx, s.pids, slice)
 }
 
-// privateMiB returns the memory that a process shares with none.
+// privateMiB returns the memory that a process shares with no other, in MiB.
 func privateMiB(pid int) (float64, error) {
 	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
@@ -46,7 +46,7 @@ func privateMiB(pid int) (float64, error) {
 	return float64(kibibytes) / kib, nil
 }
 
-// processorPercent returns how much of one core processes use together while a time passes.
+// processorPercent returns the processor time of processes during a wait, in per cent of one core.
 func processorPercent(ctx context.Context, pids []int, wait time.Duration) (float64, error) {
 	const percent = 100
 	before, err := processorTime(pids)
@@ -63,7 +63,7 @@ func processorPercent(ctx context.Context, pids []int, wait time.Duration) (floa
 	return percent * (after - before).Seconds() / time.Since(start).Seconds(), err
 }
 
-// processorTime returns what processes have used so far together, in user and system mode.
+// processorTime returns the sum of the processor times of processes so far, in user and system mode.
 func processorTime(pids []int) (all time.Duration, err error) {
 	for _, pid := range pids {
 		const ofProcess = 2 // CPUCLOCK_SCHED: in nanoseconds

@@ -32,9 +32,9 @@ func TestProcessorPercent(t *testing.T) {
 	if two, err := processorTime([]int{pid, pid}); err != nil || two < 2*one {
 		t.Errorf("a process has used %v, and twice the same %v, %v", one, two, err)
 	}
-	const beyond = 1 << 22 // what a process may have as its number
+	const beyond = 1 << 22 // above all process ids
 	if _, err := processorTime([]int{pid, beyond}); err == nil {
-		t.Error("a process that is not there has a processor time")
+		t.Error("a process that does not exist has a processor time")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// A localBus has its stages in this process: in a row, each copies its input. A repetition is a
-// stream of the pattern's messages, or a request. localChannels and localActors do likewise.
+// A localBus has its stages in this process, in a row, each of which copies its input. A repetition is a
+// stream of the pattern's messages, or a request. localChannels and localActors have the same form.
 type localBus struct {
 	bus  *bus.Bus
 	spec peerSpec
@@ -86,7 +86,7 @@ func sendAll(ctx context.Context, r *bus.Request, n int, send func(in bus.Emitte
 	return r.CloseSend(ctx)
 }
 
-// receiveAll reads the results of a request, which are to be n.
+// receiveAll reads the results of a request, and requires n of them.
 func receiveAll(ctx context.Context, r *bus.Request, n int) error {
 	got := 0
 	for d, err := range r.Results(ctx) {
@@ -106,8 +106,8 @@ func receiveAll(ctx context.Context, r *bus.Request, n int) error {
 
 func (s *localBus) close(ctx context.Context) error { return s.bus.Close(ctx) }
 
-// A message is one of localChannels and localActors: like a delivery, it has a number and
-// carries its payload.
+// A message is a message of localChannels and localActors: like a delivery, it has a sequence and a
+// payload.
 type message struct {
 	seq     uint64
 	payload [smallPayload]byte
@@ -166,7 +166,7 @@ func (s *localChannels) run(_ context.Context, n int) (took time.Duration, err e
 	return time.Since(start), err
 }
 
-// close ends the goroutines, which hold nothing, and waits for the last.
+// close ends the goroutines, and waits for the last.
 func (s *localChannels) close(context.Context) error {
 	close(s.in)
 	for range s.out {
@@ -182,7 +182,7 @@ type localActors struct {
 	sink   *actor.PID
 	spec   peerSpec
 	want   int           // messages at the sink; set before the first is sent
-	done   chan struct{} // all are there
+	done   chan struct{} // receives when all messages have arrived
 }
 
 func openLocalActors(_ context.Context, _ Options, spec peerSpec) (side, error) {

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// A Machine is where a report comes from.
+// A Machine describes the machine of a report.
 type Machine struct {
 	Go    string `json:"go"`
 	OS    string `json:"os"`
 	Arch  string `json:"arch"`
-	CPU   string `json:"cpu"`   // the model, where the system tells it
-	Cores int    `json:"cores"` // that the system lets the process have
+	CPU   string `json:"cpu"`   // the model, where the system reports it
+	Cores int    `json:"cores"` // cores that the process may use
 
 	GOMAXPROCS int `json:"gomaxprocs"` // how many of them run Go at once
 
-	GPU string `json:"gpu,omitempty"` // what RunGPU measured
+	GPU string `json:"gpu,omitempty"` // the GPU that RunGPU measured
 }
 
 func thisMachine() Machine {
-	info, _ := os.ReadFile("/proc/cpuinfo") // Linux alone has it
+	info, _ := os.ReadFile("/proc/cpuinfo") // exists only on Linux
 	return Machine{
 		Go:    runtime.Version(),
 		OS:    runtime.GOOS,

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	natsAnswers  = "answers"
-	natsMost     = 4 * mib // of a message
-	natsPatience = 10 * time.Second
+	natsAnswers    = "answers"
+	maxNATSMessage = 4 * mib // of a message
+	natsPatience   = 10 * time.Second
 )
 
 // natsWork is the subject at which a process gets its payloads.
@@ -29,7 +29,7 @@ func (s peerSpec) natsWork(which int) string {
 type natsSide struct {
 	*cluster
 	conn    *nats.Conn
-	answers *nats.Subscription // of all messages; nil: each is a request
+	answers *nats.Subscription // of all messages; nil: each message is a request
 	spec    peerSpec
 	source  []byte
 }
@@ -40,7 +40,7 @@ func openNATSSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 		return nil, err
 	}
 	s := &natsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *natsSide) open(ctx context.Context) (err error) {
@@ -111,9 +111,9 @@ func (s *natsSide) close(ctx context.Context) error {
 	return s.cluster.close(ctx)
 }
 
-// serveNATSServer is the server, with the defaults that it has but for the size of messages.
+// serveNATSServer is the server, with its defaults except the size of messages.
 func serveNATSServer(ctx context.Context, _ peerSpec) error {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, MaxPayload: natsMost, NoLog: true, NoSigs: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, MaxPayload: maxNATSMessage, NoLog: true, NoSigs: true})
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func serveNATSServer(ctx context.Context, _ peerSpec) error {
 	return nil
 }
 
-// serveNATS subscribes, and answers: to whom a request says, to the next process, or to the
-// caller.
+// serveNATS subscribes, and answers to the reply subject of a request, to the next process, or to
+// the caller.
 func serveNATS(ctx context.Context, spec peerSpec) error {
 	conn, err := nats.Connect(spec.Target)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 )
 
 func openSide(context.Context, Options, peerSpec) (side, error) {
-	return nil, fmt.Errorf("processes share memory on Linux alone: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("processes share memory only on Linux: %w", errors.ErrUnsupported)
 }
 
 func compute(_ context.Context, opts Options) (idle func() error, err error) {
 	if opts.Busy > 0 {
-		return nil, fmt.Errorf("processes that compute are started on Linux alone: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("computing processes are started only on Linux: %w", errors.ErrUnsupported)
 	}
 	return func() error { return nil }, nil
 }

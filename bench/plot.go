@@ -21,7 +21,7 @@ const (
 
 // A bar is one factor of the plot.
 type bar struct {
-	row    string // empty: that of the bar above
+	row    string // empty: the row of the bar above
 	peer   string
 	factor float64
 }
@@ -44,7 +44,7 @@ func (r Table) bars() (all []bar) {
 // An axis is logarithmic. Its ends are powers of ten.
 type axis struct{ least, most int } // exponents
 
-// axisOf is the shortest axis that has all factors, and a power of ten on each side of 1.
+// axisOf returns the shortest axis that contains all factors, and a power of ten on each side of 1.
 func axisOf(all []bar) axis {
 	a := axis{-1, 1}
 	for _, b := range all {
@@ -55,7 +55,7 @@ func axisOf(all []bar) axis {
 	return a
 }
 
-// at is the place of a factor, in pixels from the left.
+// at is the position of a factor, in pixels from the left.
 func (a axis) at(factor float64) float64 {
 	return plotLeft + plotWidth*(math.Log10(factor)-float64(a.least))/float64(a.most-a.least)
 }

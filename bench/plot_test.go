@@ -38,7 +38,7 @@ func TestPlotHasEachFactor(t *testing.T) {
 	}
 	for _, want := range []string{"request", "idle", "value", natsServer, grpcDirect, socket, vllmOmni, segmentFiles, "0.10", "250", "A & B"} {
 		if !strings.Contains(words, want) {
-			t.Errorf("the plot does not say %q", want)
+			t.Errorf("the plot does not contain %q", want)
 		}
 	}
 	if strings.Contains(words, "without\n") {

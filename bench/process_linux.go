@@ -14,26 +14,26 @@ import (
 	"time"
 )
 
-// A peer is another process that takes part in a side. It ends when its
-// standard input does, so that none outlives this process.
+// A peer is another process of a side. It ends when its standard input ends, so
+// that it does not outlive this process.
 type peer struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stderr bytes.Buffer
-	gone   chan struct{} // closed when it is dead
-	err    error         // how it ended, then
+	exited chan struct{} // closed when it is dead
+	err    error         // how it ended; set before exited is closed
 
-	mu   sync.Mutex
-	tell func(error) // what is told of its death
+	mu         sync.Mutex
+	onExitFunc func(error) // called at its death; nil: none
 }
 
-// firstFile is the number that the first of a child's extra files has.
+// firstFile is the descriptor number of the first of a child's extra files.
 const firstFile = 3
 
 // startPeer runs this program again as a peer, with the files.
 func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*peer, error) {
 	if len(opts.Peer) == 0 {
-		return nil, fmt.Errorf("%w: Peer says nothing: it is needed for other processes", ErrOptions)
+		return nil, fmt.Errorf("%w: Peer is empty: it is needed to start other processes", ErrOptions)
 	}
 	encoded, err := json.Marshal(spec)
 	if err != nil {
@@ -51,14 +51,14 @@ func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.Fil
 
 // start runs a command as a peer.
 func start(cmd *exec.Cmd) (*peer, error) {
-	p := &peer{cmd: cmd, gone: make(chan struct{})}
+	p := &peer{cmd: cmd, exited: make(chan struct{})}
 	cmd.Stderr = &p.stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	p.stdin = stdin
-	// It may have processes of its own, which would outlive it if it were killed.
+	// It may have children, which would outlive it if it were killed.
 	cmd.Cancel, cmd.WaitDelay = stdin.Close, peerGrace
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -69,55 +69,55 @@ func start(cmd *exec.Cmd) (*peer, error) {
 
 func (p *peer) watch() {
 	p.err = p.cmd.Wait()
-	close(p.gone)
+	close(p.exited)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.tell != nil {
-		p.tell(errPeerDied)
+	if p.onExitFunc != nil {
+		p.onExitFunc(errPeerDied)
 	}
 }
 
 var errPeerDied = errors.New("the process at the other end has ended")
 
-// onExit has f told when the peer is dead, now or later.
+// onExit has f called at the death of the peer; at once, if the peer is dead.
 func (p *peer) onExit(f func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tell = f
+	p.onExitFunc = f
 	select {
-	case <-p.gone:
+	case <-p.exited:
 		f(errPeerDied)
 	default:
 	}
 }
 
 // lastWords is how long a process that is about to die may take for that.
-const lastWords = time.Second
+const exitWait = time.Second
 
-// explain adds what the peer said to an error that it may have caused.
+// explain adds the peer's standard error to an error that its death may have caused.
 func (p *peer) explain(err error) error {
 	select {
-	case <-p.gone:
+	case <-p.exited:
 		return fmt.Errorf("%w: %w: %w %s", err, errPeerDied, p.err, bytes.TrimSpace(p.stderr.Bytes()))
-	case <-time.After(lastWords):
+	case <-time.After(exitWait):
 		return err
 	}
 }
 
-// peerGrace is what a peer may take to end.
+// peerGrace bounds the time that a peer takes to end.
 const peerGrace = 5 * time.Second
 
-// close has the peer end, and waits for that.
+// close ends the peer, and waits until it has ended.
 func (p *peer) close() error {
 	p.mu.Lock()
-	p.tell = nil // no run waits for it any more
+	p.onExitFunc = nil // no run is waiting for it
 	p.mu.Unlock()
 	_ = p.stdin.Close()
 	select {
-	case <-p.gone:
+	case <-p.exited:
 	case <-time.After(peerGrace):
 		_ = p.cmd.Process.Kill()
-		<-p.gone
+		<-p.exited
 		return fmt.Errorf("the process at the other end did not end within %v", peerGrace)
 	}
 	return nil
@@ -135,12 +135,12 @@ func untilHungUp(stdin io.Reader, f func() error) error {
 	select {
 	case err := <-answered:
 		select {
-		case <-over: // the other process closed its end before it told this one
+		case <-over: // the other process closed its connection before the standard input
 			return nil
 		default:
 			return err
 		}
 	case <-over:
-		return nil // and what the goroutine holds goes with the process
+		return nil // the goroutine's resources are freed with the process
 	}
 }

@@ -30,7 +30,7 @@ var zmqScript string
 //go:embed python_queue.py
 var queueScript string
 
-// pythonPath is where the Python client lies in a checkout of the repository.
+// pythonPath is the folder of the Python client in a checkout of the repository.
 const pythonPath = "clients/python/src"
 
 // pythonClient is the package of the Python client.
@@ -63,12 +63,12 @@ func pythonCommand(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-// needPython says what is missing for scripts that use a package.
+// needPython returns an error if Python lacks a package.
 func needPython(ctx context.Context, name string) error {
 	return needCommand(pythonCommand(ctx, "import "+name), "python3 with the package "+name)
 }
 
-// needCommand says that something is missing whose command fails.
+// needCommand returns an error that names the missing part, if the command fails.
 func needCommand(cmd *exec.Cmd, what string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %w: %s", what, errors.ErrUnsupported, err, out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:])
@@ -76,14 +76,15 @@ func needCommand(cmd *exec.Cmd, what string) error {
 	return nil
 }
 
-// A pythonPair is a process in Python that calls another one, and measures. This process says how
-// often, and is told how long.
+// A pythonPair is a process in Python that calls another one, and measures. This process sends it
+// the number of calls, and receives their time.
 type pythonPair struct {
 	*cluster
 	questions
 }
 
-// questions are put to a peer that measures: how often, and it answers how long.
+// questions go to a peer that measures: each is a number of repetitions, and its answer the time
+// in nanoseconds.
 type questions struct {
 	ask     io.Writer
 	answers *bufio.Reader
@@ -101,7 +102,7 @@ func (q questions) put(n int) (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
-// openPythonPair has a bus between the two, whose host is a process of its own.
+// openPythonPair opens a pair with a bus between the two, whose host is a process of its own.
 func openPythonPair(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	if err := needPython(ctx, pythonClient); err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func openPythonPair(ctx context.Context, opts Options, spec peerSpec) (side, err
 		return nil, err
 	}
 	s := &pythonPair{cluster: c}
-	return settled(ctx, s, c, spec, s.openBus(ctx, spec))
+	return warmedUp(ctx, s, c, spec, s.openBus(ctx, spec))
 }
 
 func (s *pythonPair) openBus(ctx context.Context, spec peerSpec) error {
@@ -127,17 +128,17 @@ func (s *pythonPair) openBus(ctx context.Context, spec peerSpec) error {
 	return s.call(pythonCommand(ctx, callerScript), strconv.Itoa(spec.Pattern.Size), spec.Socket)
 }
 
-// openZMQSide has two sockets of ZeroMQ between the two.
+// openZMQSide opens a pair with two sockets of ZeroMQ between the two.
 func openZMQSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	return openScript(ctx, opts, spec, zmqScript, "zmq")
 }
 
-// openQueueSide has two of Python's queues between the two.
+// openQueueSide opens a pair with two of Python's queues between the two.
 func openQueueSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	return openScript(ctx, opts, spec, queueScript, "multiprocessing")
 }
 
-// openScript has a script that starts the other process itself.
+// openScript opens a pair by a script that starts the other process itself.
 func openScript(ctx context.Context, opts Options, spec peerSpec, script, needs string) (side, error) {
 	if err := needPython(ctx, needs); err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func openScript(ctx context.Context, opts Options, spec peerSpec, script, needs 
 		return nil, err
 	}
 	s := &pythonPair{cluster: c}
-	return settled(ctx, s, c, spec, s.call(pythonCommand(ctx, script), strconv.Itoa(spec.Pattern.Size), s.path(needs)))
+	return warmedUp(ctx, s, c, spec, s.call(pythonCommand(ctx, script), strconv.Itoa(spec.Pattern.Size), s.path(needs)))
 }
 
 // call starts the process that calls.

@@ -39,7 +39,7 @@ const (
 	stages       = 4  // of a pipeline in this process
 )
 
-// How many processes or messages take part.
+// The numbers of messages and processes of rows.
 const (
 	manyInFlight    = 16
 	fanOutProcesses = 8
@@ -47,7 +47,7 @@ const (
 	attachedToHost  = 10 // of rows about an idle host
 )
 
-// A row is a kind of work that omnibus and its peers do in turn, each in processes of its own.
+// A row is a kind of work that omnibus and its peers do alternately, each in processes of its own.
 type row struct {
 	name       string
 	unit       string
@@ -60,12 +60,12 @@ type contender struct {
 	spec   peerSpec
 }
 
-// A way is a column, by the carrier that it has.
+// A way is a column with its carrier.
 type way struct {
 	column    string
 	carrier   carrierName
 	hostCalls bool // of a bus: the process that hosts it calls
-	relayed   bool // a process between the two passes on
+	relayed   bool // a process between the two relays
 }
 
 var (
@@ -78,7 +78,7 @@ var (
 	serverOfNATS = way{column: natsServer, carrier: byNATS}
 )
 
-// rowOf is the row of a kind of work that goes these ways.
+// rowOf is the row of a kind of work, with a contender for each way.
 func rowOf(name, unit string, work peerSpec, ways ...way) row {
 	r := row{name: name, unit: unit}
 	for _, w := range ways {
@@ -89,8 +89,7 @@ func rowOf(name, unit string, work peerSpec, ways ...way) row {
 	return r
 }
 
-// peerRows lists the rows of the table, in their order. The package's documentation says what each
-// measures.
+// peerRows lists the rows of the table, in their order. The package's documentation describes each.
 func peerRows() []row {
 	const micros = "µs"
 	var rows []row
@@ -128,7 +127,7 @@ func peerRows() []row {
 	inProcess := []way{{column: ours, carrier: byLocalBus}, {column: channelsInGo, carrier: byChannels}, {column: protoactor, carrier: byActors}}
 	add(fmt.Sprintf("in-process/stream/%d-stages", stages), peerSpec{Pattern: oneWay(smallPayload)}, inProcess...)
 	add(fmt.Sprintf("in-process/requests/%d-stages", stages), peerSpec{Pattern: roundTrip(smallPayload), Flight: 1}, inProcess...)
-	// The process that calls is attached, too.
+	// The calling process is attached as well.
 	idle := peerSpec{Pattern: oneWay(smallPayload), Fan: attachedToHost - 1, Gauge: ofMemory}
 	rows = append(rows, rowOf(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", idle, byNodes, serverOfNATS))
 	idle.Gauge = ofProcessor
@@ -144,7 +143,7 @@ func Names() []string {
 	return names
 }
 
-// A gaugeName is what counts of an idle side.
+// A gaugeName names the figure of an idle side.
 type gaugeName string
 
 const (
@@ -152,16 +151,16 @@ const (
 	ofProcessor gaugeName = "processor" // of all its processes
 )
 
-// A gauge is a side whose figure is no time of a message. It is read once in a round, for as
-// long as idleSlices slices.
+// A gauge is a side whose figure is not the time of a message. It is read once in a round, during
+// idleSlices slices.
 type gauge interface {
 	read(context.Context, time.Duration) (float64, error)
 }
 
 const idleSlices = 10
 
-// Run does each kind of work by the bus and by its peers, in turn. The report has
-// what was measured also when there is an error.
+// Run does each kind of work by the bus and by its peers, alternately. The report has
+// all complete rows also when there is an error.
 func Run(ctx context.Context, opts Options) (report Table, err error) {
 	report = Table{Machine: thisMachine(), Commit: commit(ctx), Busy: opts.Busy, Rows: []Row{}, Skipped: []Skip{}}
 	if err := opts.Validate(); err != nil {
@@ -228,7 +227,7 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 		}
 	}
 	for round := range opts.Rounds {
-		for _, i := range turns(len(runners), round) {
+		for _, i := range roundOrder(len(runners), round) {
 			if err := ctx.Err(); err != nil {
 				return measured, skipped, err
 			}
@@ -243,10 +242,10 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 	return measured, skipped, nil
 }
 
-// turns is the order in which n sides run in a round. In twice as many rounds each of
-// them has followed every other equally often: in which state processors and threads
-// are left by the one before is worth a tenth to a side that sleeps.
-func turns(n, round int) []int {
+// roundOrder is the order in which n sides run in a round. In 2n rounds each side follows every
+// other equally often: the state of processors and threads that the side before leaves makes a
+// difference of a tenth to a side that sleeps.
+func roundOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i / 2 // 0, n-1, 1, n-2, ...: a row of a Williams square, and the others are this one shifted
@@ -261,8 +260,8 @@ func turns(n, round int) []int {
 	return order
 }
 
-// warmUpPart is the part of a slice that precedes it and does not count: after
-// the pause both processes have to come back.
+// warmUpPart gives the repetitions before a slice that do not count, as a fraction 1/warmUpPart of
+// it: after the pause both processes have to be scheduled again.
 const warmUpPart = 8
 
 // calibrate finds how many repetitions make a slice.
@@ -281,12 +280,12 @@ func (r *runner) calibrate(ctx context.Context, slice time.Duration) error {
 			r.repeat = min(max(next, 1), most)
 			return nil
 		}
-		// The first repetitions are slow, and say little of the others.
+		// The first repetitions are slower than the others.
 		r.repeat = min(max(next, 2*r.repeat), 8*r.repeat, most)
 	}
 }
 
-// slice runs the side once, and notes what a message took.
+// slice runs the side once, and records the time of a message.
 func (r *runner) slice(ctx context.Context, slice time.Duration) error {
 	if g, ok := r.side.(gauge); ok {
 		figure, err := g.read(ctx, idleSlices*slice)

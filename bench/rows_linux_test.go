@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestPeerRows has everybody do each kind of work a few times.
+// TestPeerRows has every side do each kind of work a few times.
 func TestPeerRows(t *testing.T) {
 	for _, r := range peerRows() {
 		for _, c := range r.contenders {
@@ -35,7 +35,7 @@ func TestPeerRows(t *testing.T) {
 	}
 }
 
-// openPeerTest opens a side, or skips the test where the machine lacks what it needs.
+// openPeerTest opens a side, or skips the test where the machine lacks a program that the side needs.
 func openPeerTest(t *testing.T, spec peerSpec) side {
 	t.Helper()
 	s, err := openSide(t.Context(), Options{Peer: testPeer}.withDefaults(), spec)
@@ -86,7 +86,7 @@ func TestRunRefuses(t *testing.T) {
 		}
 	}
 	if _, err := Run(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}); !errors.Is(err, ErrNoMatch) {
-		t.Errorf("a match for nothing: %v", err)
+		t.Errorf("a pattern that matches no row: %v", err)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestWithoutZMQ(t *testing.T) {
 	}
 }
 
-// TestPeersDie: a run ends with an error when one of the processes dies, whichever.
+// TestPeersDie: a run ends with an error when any one of the processes dies.
 func TestPeersDie(t *testing.T) {
 	for name, spec := range map[string]peerSpec{
 		"bus":           {Carrier: byBus, Pattern: roundTrip(64)},
@@ -147,7 +147,7 @@ func TestPeersDie(t *testing.T) {
 	}
 }
 
-// TestReadAll: a byte that is another is noticed in a payload of any size.
+// TestReadAll: a changed byte is detected in a payload of any size.
 func TestReadAll(t *testing.T) {
 	for _, size := range []int{1, 2, 8, 64, 257, 258, 4 * kib, mib} {
 		payload := touched(size)
@@ -160,7 +160,7 @@ func TestReadAll(t *testing.T) {
 			}
 			payload[at] ^= 1 // from 0 to 1, or back
 			if err := readAll(payload); err == nil {
-				t.Errorf("%d bytes: the one at %d was changed, and nobody noticed", size, at)
+				t.Errorf("%d bytes: the changed byte at %d was not detected", size, at)
 			}
 			payload[at] ^= 1
 		}
@@ -183,8 +183,8 @@ func TestStreamThatBreaks(t *testing.T) {
 	}
 }
 
-// TestStreamNoticesWrongBytes: a stream of the local bus ends with an error when a result has
-// other bytes than were sent.
+// TestStreamNoticesWrongBytes: a stream of the local bus ends with an error when a result differs
+// from the message that was sent.
 func TestStreamNoticesWrongBytes(t *testing.T) {
 	s := openPeerTest(t, peerSpec{Carrier: byLocalBus}).(*localBus)
 	err := s.stream(t.Context(), 1000, func(in bus.Emitter) error { return in.EmitBytes(make([]byte, smallPayload)) })
@@ -200,7 +200,7 @@ func TestWithoutPeer(t *testing.T) {
 	}
 }
 
-// TestPeerRefuses: what a process says of its end reaches the report.
+// TestPeerRefuses: the error has the standard error of the process that ended.
 func TestPeerRefuses(t *testing.T) {
 	s := openPeerTest(t, peerSpec{Carrier: bySockets, Pattern: roundTrip(64)}).(*socketsSide)
 	s.source[1]++ // the process gets other bytes than it expects

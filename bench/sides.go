@@ -24,8 +24,8 @@ func sizeName(n int) string {
 	return fmt.Sprintf("%dB", n)
 }
 
-// A pattern is how payloads follow each other: some that go to another process, and one answer
-// when that has read them.
+// A pattern is a sequence of payloads that go to another process, and one answer after that has read
+// them.
 type pattern struct {
 	Size   int // of a payload, in bytes
 	Every  int // payloads to an answer
@@ -35,18 +35,18 @@ type pattern struct {
 func roundTrip(size int) pattern { return pattern{Size: size, Every: 1, Answer: size} }
 
 func oneWay(size int) pattern {
-	const acknowledgement = 8 // bytes: an answer says only that all was read
+	const acknowledgement = 8 // bytes: an answer only acknowledges the payloads
 	return pattern{Size: size, Every: max(min(16*mib/size, 250), 2), Answer: acknowledgement}
 }
 
 // A side carries payloads to other processes, by one carrier.
 type side interface {
-	// run repeats the pattern n times and says how long that took.
+	// run repeats the pattern n times and returns the time that it took.
 	run(ctx context.Context, n int) (time.Duration, error)
 	close(ctx context.Context) error
 }
 
-// A carrierName is a means by which payloads travel, or the part of a process in one.
+// A carrierName names a means by which payloads travel, or a process's part in one.
 type carrierName string
 
 // The carriers of sides.
@@ -66,29 +66,29 @@ const (
 	byActors     carrierName = "actors"      // through actors of protoactor-go in this process
 )
 
-// The processes of sides that are no carrier's only part.
+// The parts of processes that are not named like their carrier.
 const (
 	byBusHost     carrierName = "bus-host"     // hosts the bus of byBus, byPythonPair or byRing
 	byNode        carrierName = "node"         // serves a stage of byBus
-	bySocketRelay carrierName = "socket-relay" // passes on what comes by bySockets
-	byGRPCRelay   carrierName = "grpc-relay"   // the server of byGRPC that passes on
+	bySocketRelay carrierName = "socket-relay" // relays payloads of bySockets
+	byGRPCRelay   carrierName = "grpc-relay"   // the server of byGRPC that relays
 	byNATSServer  carrierName = "nats-server"  // the server of byNATS
 	byNothing     carrierName = "nothing"      // computes: see Options.Busy
-	byGPU         carrierName = "gpu"          // takes tensors in memory of a GPU, with handles in a lane
+	byGPU         carrierName = "gpu"          // receives tensors in memory of a GPU, with handles in a lane
 	byGPUHolder   carrierName = "gpu holder"   // the same through a bus
 )
 
-// A peerSpec says what a process does, and by what carrier.
+// A peerSpec describes the work of a process, and its carrier.
 type peerSpec struct {
 	Carrier   carrierName
 	Pattern   pattern
-	Flight    int       `json:",omitempty"` // requests at a time, of a message each; 0: all messages are one stream
+	Flight    int       `json:",omitempty"` // requests in flight, of a message each; 0: all messages are one stream
 	Fan       int       `json:",omitempty"` // processes side by side, which each get every payload
 	Chain     int       `json:",omitempty"` // processes in a row
 	HostCalls bool      `json:",omitempty"` // of a bus: the process that hosts it calls
-	Relayed   bool      `json:",omitempty"` // a process between the two passes on
+	Relayed   bool      `json:",omitempty"` // a process between the two relays
 	Gauge     gaugeName `json:",omitempty"` // figure of an idle side; empty: the time of a message
-	Which     int       `json:",omitempty"` // of the processes of a side
+	Which     int       `json:",omitempty"` // index of the process in its side
 	Socket    string    `json:",omitempty"` // the path of the socket to call at
 	Target    string    `json:",omitempty"` // the address of another process
 	GPU       *gpuSpec  `json:",omitempty"`
@@ -115,7 +115,7 @@ func touched(sizeBytes int) []byte {
 	return b
 }
 
-// readAll reads every byte of a payload, and notices when it is not as touched has made it.
+// readAll reads every byte of a payload, and returns an error if it differs from a payload of touched.
 func readAll(payload []byte) error {
 	const one = 1
 	if got, want := bytes.Count(payload, []byte{one}), (len(payload)+256-1-one)/256; got != want {

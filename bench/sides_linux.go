@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// openers set up the sides of carriers: the part of this process, and all other processes.
+// openers open the sides of carriers: the part in this process, and all other processes.
 var openers = map[carrierName]func(context.Context, Options, peerSpec) (side, error){
 	byBus:        openBusSide,
 	bySockets:    openSocketsSide,
@@ -23,7 +23,7 @@ var openers = map[carrierName]func(context.Context, Options, peerSpec) (side, er
 	byActors:     openLocalActors,
 }
 
-// servers are the other processes, but for a stage of a bus, which has a connection to close.
+// servers are the main functions of the other processes, except byNode, which has a connection to close.
 var servers = map[carrierName]func(context.Context, peerSpec) error{
 	byBusHost:     serveHost,
 	bySockets:     serveSockets,
@@ -45,7 +45,7 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	return open(ctx, opts, spec)
 }
 
-// runPeer is another process, until standard input ends.
+// runPeer is the main function of another process. It runs until standard input ends.
 func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if spec.Carrier == byNode {
 		return serveNode(ctx, spec, stdin)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socketsSide is processes behind stream sockets: one, several side by side, or several
-// in a row, of which each sends to the next and the last to this one.
+// A socketsSide is processes connected by stream sockets: one, several side by side, or several
+// in a row, where each sends to the next and the last to this process.
 type socketsSide struct {
 	*cluster
 	out, in []net.Conn
@@ -28,7 +28,7 @@ func openSocketsSide(ctx context.Context, opts Options, spec peerSpec) (side, er
 		return nil, err
 	}
 	s := &socketsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size), buffer: make([]byte, spec.Pattern.Answer)}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *socketsSide) open(ctx context.Context) error {
@@ -53,14 +53,14 @@ func (s *socketsSide) open(ctx context.Context) error {
 	return nil
 }
 
-// launch starts a process with files, which it takes over.
+// launch starts a process with files, and closes them here.
 func (s *socketsSide) launch(ctx context.Context, spec peerSpec, files ...*os.File) error {
 	defer closeFiles(files)
 	return s.add(startPeer(ctx, s.opts, spec, files))
 }
 
-// relay starts a process between the one that has the other end of a socket and another one,
-// and returns the end for that.
+// relay starts a process that relays between theirs and a new socket, and returns the other end of
+// the new socket.
 func (s *socketsSide) relay(ctx context.Context, theirs *os.File) (*os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *socketsSide) openChain(ctx context.Context) error {
 
 func (s *socketsSide) run(ctx context.Context, n int) (time.Duration, error) {
 	return s.timed(ctx, func(ctx context.Context) error {
-		// Whoever waits at a socket waits for no context.
+		// Reads and writes of the sockets do not end with the context: hangUp ends them.
 		defer context.AfterFunc(ctx, s.hangUp)()
 		if s.spec.Flight > 0 {
 			return s.pipelined(n)
@@ -124,7 +124,7 @@ func (s *socketsSide) stream(n int) error {
 	return nil
 }
 
-// pipelined sends a message for each that comes back, with so many under way.
+// pipelined sends a message for each answer, with as many in flight as the spec says.
 func (s *socketsSide) pipelined(n int) error {
 	sent := 0
 	for received := range n {
@@ -158,7 +158,7 @@ func (s *socketsSide) close(ctx context.Context) error {
 	return s.cluster.close(ctx)
 }
 
-// serveSockets is a process behind a socket. It sends by a second one, if it has that.
+// serveSockets is a process that reads from a socket. In a chain it answers on a second one.
 func serveSockets(_ context.Context, spec peerSpec) error {
 	in, err := fileConn(firstFile)
 	if err != nil {
@@ -174,19 +174,19 @@ func serveSockets(_ context.Context, spec peerSpec) error {
 	for {
 		for range spec.Pattern.Every {
 			if _, err := io.ReadFull(in, payload); err != nil {
-				return gone(err)
+				return ignoreClosed(err)
 			}
 			if err := readAll(payload); err != nil {
 				return err
 			}
 		}
 		if _, err := out.Write(answer); err != nil {
-			return gone(err)
+			return ignoreClosed(err)
 		}
 	}
 }
 
-// serveSocketRelay passes on what comes at each of two sockets to the other.
+// serveSocketRelay copies between two sockets, in both directions.
 func serveSocketRelay(context.Context, peerSpec) error {
 	a, err := fileConn(firstFile)
 	if err != nil {
@@ -205,7 +205,7 @@ func serveSocketRelay(context.Context, peerSpec) error {
 				_, err = to.Write(buffer[:n])
 			}
 			if err != nil {
-				ended <- gone(err)
+				ended <- ignoreClosed(err)
 				return
 			}
 		}
@@ -215,15 +215,15 @@ func serveSocketRelay(context.Context, peerSpec) error {
 	return <-ended
 }
 
-// gone is no error where the other end of a socket is closed: so is standard input, then.
-func gone(err error) error {
+// ignoreClosed returns nil where the other end of a socket is closed: standard input ends as well then.
+func ignoreClosed(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return nil
 	}
 	return err
 }
 
-// socketPair makes a connection of which one end is to be passed on.
+// socketPair makes a connection, with one end for another process.
 func socketPair(kind int) (ours net.Conn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

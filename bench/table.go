@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// A Table is what Run measured.
+// A Table is the result of Run.
 type Table struct {
 	Machine Machine `json:"machine"`
 	Commit  string  `json:"commit"`
 	Rounds  int     `json:"rounds"`
-	Busy    int     `json:"busy,omitempty"` // processes that computed meanwhile
+	Busy    int     `json:"busy,omitempty"` // processes that computed during the measurement
 	Rows    []Row   `json:"rows"`
 	Skipped []Skip  `json:"skipped"`
 }
 
-// A Skip is a column of a row, or a scenario of RunGPU, that was not measured, and why.
+// A Skip is a column of a row, or a scenario of RunGPU, that was not measured, with the reason.
 type Skip struct {
 	Scenario string `json:"scenario"`
 	Reason   string `json:"reason"`
@@ -33,16 +33,17 @@ type Row struct {
 	Cells []Cell `json:"cells"`
 }
 
-// A Cell is what one column took for a message.
+// A Cell is the figure of one column, in the unit of its row.
 type Cell struct {
 	Column string  `json:"column"`
 	Median float64 `json:"median"`
 	Least  float64 `json:"least"`
-	// Factor is how many times as much omnibus took: the median of the rounds' own.
+	// Factor is the figure of omnibus divided by this one, as the median of the factors of the
+	// rounds. 0: there is none.
 	Factor float64 `json:"factor"`
 }
 
-// cellOf sums the rounds of a column up, beside those of the first.
+// cellOf summarises the rounds of a column, with its factor if the first column is omnibus.
 func cellOf(column string, figures []float64, first *runner) Cell {
 	cell := Cell{Column: column, Median: quantile(slices.Clone(figures), 0.5), Least: slices.Min(figures)}
 	if first.column == ours {
@@ -59,8 +60,7 @@ func cellOf(column string, figures []float64, first *runner) Cell {
 	return cell
 }
 
-// commit names the commit of the checkout that this runs in, with a plus sign where
-// files are different.
+// commit names the commit of the current checkout, with a plus sign if files differ from it.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--dirty=+").Output()
 	if err != nil {
@@ -73,7 +73,7 @@ func commit(ctx context.Context) string {
 func (r Table) WriteText(out io.Writer) error {
 	beside := ""
 	if r.Busy > 0 {
-		beside = fmt.Sprintf(" beside %d that compute", r.Busy)
+		beside = fmt.Sprintf(" beside %d computing processes", r.Busy)
 	}
 	if _, err := fmt.Fprintf(out, "Commit %s, %v. Medians of %d rounds%s; in brackets omnibus / peer.\n\n", r.Commit, r.Machine, r.Rounds, beside); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (r Table) writeRows(out io.Writer) error {
 	return nil
 }
 
-// columns are those that some row has, in the order of the list of all.
+// columns are the columns that at least one row has, in the order of all.
 func (r Table) columns() []string {
 	all := []string{ours, socket, socketRelayed, grpcDirect, grpcRelayed, natsServer, zeroMQ, pythonQueue, segmentFiles, vllmOmni, channelsInGo, protoactor}
 	return slices.DeleteFunc(all, func(column string) bool {
@@ -146,7 +146,7 @@ func (r Row) cell(column string) string {
 	return fmt.Sprintf("%s (%s)", significant(r.Cells[i].Median), significant(r.Cells[i].Factor))
 }
 
-// significant writes a figure with three digits that count, and at most four decimals.
+// significant writes a figure with three significant digits, and at most four decimals.
 func significant(v float64) string {
 	decimals := 2
 	for size := v; size >= 10 && decimals > 0; size /= 10 {

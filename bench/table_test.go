@@ -19,7 +19,7 @@ func TestPeerTable(t *testing.T) {
 		{"tiny", "µs", []Cell{{Column: ours, Median: 0.00342}, {Column: natsServer, Median: 0}}},
 	}
 	report.Skipped = []Skip{{"python by zmq", "there is none"}}
-	const want = `Commit abc, go1, linux/amd64, CPU, 2 cores, GOMAXPROCS 2. Medians of 3 rounds beside 2 that compute; in brackets omnibus / peer.
+	const want = `Commit abc, go1, linux/amd64, CPU, 2 cores, GOMAXPROCS 2. Medians of 3 rounds beside 2 computing processes; in brackets omnibus / peer.
 
 | µs a message | omnibus | grpc       | nats        |
 |--------------|---------|------------|-------------|
@@ -39,7 +39,7 @@ skipped python by zmq: there is none
 	}
 }
 
-// TestPeerFactor: a factor is the median of the rounds' own, and not that of the medians.
+// TestPeerFactor: a factor is the median of the factors of the rounds, and not the factor of the medians.
 func TestPeerFactor(t *testing.T) {
 	first := &runner{column: ours, figures: []float64{10, 20, 60}}
 	got := cellOf("peer", []float64{5, 40, 6}, first)
@@ -54,12 +54,12 @@ func TestPeerFactor(t *testing.T) {
 	}
 }
 
-// TestTurns checks that each side follows every other equally often.
-func TestTurns(t *testing.T) {
+// TestRoundOrder checks that each side follows every other equally often.
+func TestRoundOrder(t *testing.T) {
 	for n := 1; n <= 12; n++ {
 		behind := make(map[[2]int]int)
 		for round := range 2 * n {
-			order := turns(n, round)
+			order := roundOrder(n, round)
 			for i, column := range order[1:] {
 				behind[[2]int{order[i], column}]++
 			}
@@ -99,7 +99,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestRowsAreDocumented: the package's documentation says what each row and each column is.
+// TestRowsAreDocumented: the package's documentation describes each row and each column.
 func TestRowsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
@@ -114,7 +114,7 @@ func TestRowsAreDocumented(t *testing.T) {
 		}
 		for _, name := range names {
 			if !strings.Contains(string(doc), "\n//\t"+name+"  ") {
-				t.Errorf("%s: doc.go does not say what %s is", r.name, name)
+				t.Errorf("%s: doc.go does not describe %s", r.name, name)
 			}
 		}
 	}

@@ -14,16 +14,15 @@ import (
 //go:embed python_value.py
 var valueScript string
 
-// omniVariable lists directories that each have a package vllm_omni, of which the first is
-// measured.
+// omniVariable lists directories that contain a package vllm_omni. The first is measured.
 const omniVariable = "OMNIBUS_VLLM_OMNI"
 
 // A valueSide is two processes in Python with connectors: one puts values and measures, the
 // other gets them.
 type valueSide struct{ pythonPair }
 
-// openValueSide opens a side whose connector is a ring at a host of its own, segments, or that of
-// vLLM-Omni.
+// openValueSide opens a side whose connector is a ring at a host of its own, segments, or vLLM-Omni's
+// connector.
 func openValueSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	connector, place, err := valueConnector(ctx, spec.Carrier)
 	if err != nil {
@@ -41,11 +40,11 @@ func openValueSide(ctx context.Context, opts Options, spec peerSpec) (side, erro
 	if err == nil {
 		err = s.call(pythonCommand(ctx, valueScript), connector, strconv.Itoa(spec.Pattern.Size), place)
 	}
-	return settled(ctx, s, c, spec, err)
+	return warmedUp(ctx, s, c, spec, err)
 }
 
-// valueConnector returns the first and the last argument of the script, or says what is missing
-// for it.
+// valueConnector returns the first and the last argument of the script, or an error that names
+// the missing part.
 func valueConnector(ctx context.Context, by carrierName) (connector, place string, err error) {
 	if err := needPython(ctx, "numpy"); err != nil {
 		return "", "", err
@@ -63,7 +62,7 @@ func valueConnector(ctx context.Context, by carrierName) (connector, place strin
 	return "vllm-omni", all[0], needCommand(check, "vLLM-Omni's connector in "+all[0])
 }
 
-// close also removes the values that a process has left that did not end by itself.
+// close also removes the values of processes that were killed.
 func (s *valueSide) close(ctx context.Context) error {
 	err := s.pythonPair.close(ctx)
 	for _, p := range s.peers {

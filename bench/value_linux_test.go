@@ -41,7 +41,7 @@ func TestValueWithoutVLLMOmni(t *testing.T) {
 	}
 }
 
-// TestValueRefuses: a run fails when a value arrives as another one, or not at all.
+// TestValueRefuses: a run fails when a value arrives with wrong content, or not at all.
 func TestValueRefuses(t *testing.T) {
 	for got, want := range map[string]string{
 		`{"hidden": np.zeros(512, "<u8")}, 4096`: "a value arrived as something else: its words add up to 0 and not to 130816",
@@ -71,8 +71,8 @@ func TestValueRefuses(t *testing.T) {
 	}
 }
 
-// TestValuePeersDie: a run ends with an error when the process that puts dies or the one that gets
-// does, and no file stays.
+// TestValuePeersDie: a run ends with an error when the process that puts or the process that gets
+// dies, and no file is left.
 func TestValuePeersDie(t *testing.T) {
 	for _, by := range []carrierName{byRing, bySegment, byVLLMOmni} {
 		for _, victim := range []string{"putter", "getter"} {
@@ -86,7 +86,7 @@ func TestValuePeersDie(t *testing.T) {
 				})
 				s := openPeerTest(t, peerSpec{Carrier: by, Pattern: roundTrip(4 * kib)}).(*valueSide)
 				putter = s.peers[len(s.peers)-1].cmd.Process.Pid
-				// A value that is on its way when the process dies leaves such a file, or none, as it comes.
+				// A value that is in transit when the process dies may leave such a file.
 				if err := os.WriteFile(fmt.Sprintf("/dev/shm/omnibus-bench-%d_0_left", putter), nil, 0o600); err != nil {
 					t.Fatal(err)
 				}

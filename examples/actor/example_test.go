@@ -2,8 +2,8 @@ package main
 
 func Example() {
 	main()
-	// The short request is answered when its stream ends, the long one when
-	// there is a batch. The rest of it follows at its end.
+	// The short request is answered when its stream ends, the long one when a
+	// batch is full, and its last words at its end.
 
 	// Output:
 	// short: hello: 5 letters (batch of 1)

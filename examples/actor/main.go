@@ -2,9 +2,9 @@
 //
 //	text -> words: one at a time -> model: answers, in batches of three
 //
-// A stage's actor serves all of its requests. It may hold on to deliveries and
-// finish them when it likes and in any order: the model does when it has
-// enough for a batch, or when a request has no more words.
+// A stage's actor serves all of its requests. It may hold deliveries and finish
+// them later, in any order: the model finishes them when it has enough for a
+// batch, or when a request has no more words.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// run has a short request overtake one that began before it.
+// run has a short request overtake a long one that began before it.
 func run(ctx context.Context) (err error) {
 	b, err := bus.Open(ctx, pipeline(newModel), bus.Options{})
 	if err != nil {

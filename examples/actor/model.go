@@ -14,13 +14,13 @@ const batchSize = 3
 // model is the actor: a model that answers words in batches. Its messages come
 // one at a time, so it needs no lock.
 type model struct {
-	waiting []*bus.Delivery // each keeps its payload, and its place in the edge's window
+	waiting []*bus.Delivery // each keeps its payload, and its slot of the edge's window
 }
 
 // Receive implements actor.Actor. The bus sends *bus.Delivery, and *bus.Ended
-// when a request is over whose words still wait: until they are finished they
-// keep their memory, and the bus cannot close. Messages of protoactor's own,
-// such as *actor.Started, come as well.
+// for a request that is over while its words still wait: until the words are
+// finished, they keep their memory and the bus cannot close. protoactor sends
+// messages of its own as well, such as *actor.Started.
 func (m *model) Receive(c actor.Context) {
 	switch msg := c.Message().(type) {
 	case *bus.Delivery:
@@ -31,7 +31,7 @@ func (m *model) Receive(c actor.Context) {
 }
 
 func (m *model) take(d *bus.Delivery) {
-	task, last, bare := d.Task(), d.EOS, d.Bare() // d is not to be touched once it is finished
+	task, last, bare := d.Task(), d.EOS, d.Bare() // d must not be used after it is finished
 	if !bare {
 		m.waiting = append(m.waiting, d)
 	}
@@ -40,14 +40,14 @@ func (m *model) take(d *bus.Delivery) {
 		answer(m.waiting)
 		m.waiting = nil
 	case last:
-		m.flush(task) // older words, of other requests, go on waiting
+		m.flush(task) // older words of other requests keep waiting
 	}
 	if bare { // no word, only the end of the stream
 		_ = d.Finish(nil)
 	}
 }
 
-// flush answers what waits of one request.
+// flush answers the waiting words of one request.
 func (m *model) flush(task *bus.Task) {
 	var its []*bus.Delivery
 	m.waiting = slices.DeleteFunc(m.waiting, func(d *bus.Delivery) bool {
@@ -61,14 +61,14 @@ func (m *model) flush(task *bus.Task) {
 }
 
 // answer is one pass of the model. Each answer goes to the request of its
-// word. An error given to Finish fails that request and no other; one that is
-// over takes no answers, but what it held is given back.
+// word. An error given to Finish fails only that request. A request that is over
+// takes no answers, but Finish still releases its payloads.
 func answer(batch []*bus.Delivery) {
 	for _, d := range batch {
 		word, err := bus.Result[string](d)
 		if err == nil {
 			err = d.Task().Emit(fmt.Sprintf("%s: %d letters (batch of %d)", word, len(word), len(batch)))
 		}
-		_ = d.Finish(err) // it fails only for what was finished before
+		_ = d.Finish(err) // it fails only for a delivery that was finished before
 	}
 }

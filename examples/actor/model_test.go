@@ -16,15 +16,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// patience has a test fail that waits for what never comes.
+// patience bounds every wait of a test.
 func patience(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// onEachMemory runs a test on a bus in shared memory, where there is some, and
-// on one on the heap. Every word is too long to travel inside its delivery.
+// onEachMemory runs a test on a bus in shared memory, where that is available, and
+// on a bus on the heap. Every word is too long to travel inside its delivery.
 func onEachMemory(t *testing.T, p bus.Pipeline, f func(*testing.T, *bus.Bus)) {
 	for _, memory := range []shmstore.Memory{shmstore.Auto, shmstore.Heap} {
 		t.Run(memory.String(), func(t *testing.T) {
@@ -34,7 +34,7 @@ func onEachMemory(t *testing.T, p bus.Pipeline, f func(*testing.T, *bus.Bus)) {
 				t.Fatal(err)
 			}
 			f(t, b)
-			if err := b.Close(patience(t)); err != nil { // names what was not finished
+			if err := b.Close(patience(t)); err != nil { // names unfinished deliveries
 				t.Error(err)
 			}
 		})
@@ -124,7 +124,7 @@ func TestManyRequests(t *testing.T) {
 	})
 }
 
-// witness is a model that says when it has taken a delivery in.
+// witness is a model that reports each delivery that it has received.
 type witness struct {
 	model
 	took chan struct{}
@@ -149,7 +149,7 @@ func TestAbortedRequest(t *testing.T) {
 		if err := b.Drain(patience(t)); err != nil {
 			t.Fatal(err)
 		}
-		// Were the two still there, these would complete a batch.
+		// If the two were still waiting, these would complete a batch.
 		other := stream(t, b, "ccc")
 		<-took
 		if err := other.CloseSend(t.Context()); err != nil {
@@ -172,8 +172,7 @@ func TestCloseWithWordsWaiting(t *testing.T) {
 	})
 }
 
-// A word that is none fails its request, and not those it shares a
-// batch with.
+// An invalid word fails its request, and no other request of its batch.
 func TestBadWord(t *testing.T) {
 	p := pipeline(newModel)
 	p.Stages[0] = bus.StageSpec{Name: "words", Handle: func(task *bus.Task, d *bus.Delivery) error {

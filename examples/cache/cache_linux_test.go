@@ -51,7 +51,7 @@ func start(t *testing.T, args ...string) *program {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")
 	}
-	if _, err := os.ReadFile("histogram.py"); err != nil { // so that a result is not cached beyond a change
+	if _, err := os.ReadFile("histogram.py"); err != nil { // so that a change invalidates a cached test result
 		t.Fatal(err)
 	}
 	client, err := filepath.Abs("../../clients/python/src")
@@ -74,7 +74,7 @@ func start(t *testing.T, args ...string) *program {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it has ended, unless the test has failed
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails if the program has ended
 		_ = p.cmd.Wait()
 		if t.Failed() {
 			t.Log(p.said())
@@ -92,7 +92,7 @@ func (p *program) line() string {
 	return p.stdout.Text()
 }
 
-// said is what the program and its workers have logged.
+// said returns the log of the program and its workers.
 func (p *program) said() string {
 	text, err := os.ReadFile(p.log.Name())
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *program) said() string {
 	return string(text)
 }
 
-// signal signals the process that is a worker now.
+// signal signals the current process of a worker.
 func (p *program) signal(worker string, s syscall.Signal) {
 	p.t.Helper()
 	all := regexp.MustCompile("worker "+worker+` is process (\d+)`).FindAllStringSubmatch(p.said(), -1)
@@ -153,7 +153,7 @@ func (p *program) end() string {
 	}
 	last := p.line()
 	if p.stdout.Scan() {
-		p.t.Errorf("it prints %q behind the summary", p.stdout.Text())
+		p.t.Errorf("it prints %q after the summary", p.stdout.Text())
 	}
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Errorf("it ends with %v", err)
@@ -172,7 +172,7 @@ func plain(t *testing.T, width, height int, c color.Color) []byte {
 	return file.Bytes()
 }
 
-// TestImages: both workers read the pixels of an image, and an image that comes again is not written again.
+// TestImages: both workers read the pixels of an image, and a repeated image is not written again.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	p := start(t, "-store", "1048576")
@@ -233,8 +233,8 @@ func TestImageAtOnce(t *testing.T) {
 	}
 }
 
-// TestEviction: images that need more than the store come from many clients, while workers are killed. An answer is
-// right, or says that the client should try again; in the end no image is left that a worker still had to read.
+// TestEviction: many clients send images that need more than the store, while workers are killed. An answer is right,
+// or asks the client to try again; at the end no worker is still charged for an image.
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	p := start(t, "-store", "1048576")
@@ -257,7 +257,7 @@ func TestEviction(t *testing.T) {
 	p.signal("mean", syscall.SIGKILL)
 	p.signal("histogram", syscall.SIGKILL)
 	running.Wait()
-	for i, file := range files { // more than there is room for: nothing keeps the images from before
+	for i, file := range files { // more than the store holds: the images from before are evicted
 		var status int
 		var text string
 		for end := time.Now().Add(time.Minute); status != http.StatusOK && time.Now().Before(end); {
@@ -270,8 +270,8 @@ func TestEviction(t *testing.T) {
 	p.end()
 }
 
-// TestFullStore: while a worker does not read, images fill the store, and a request fails by the name of the cause.
-// Those before it are answered when the worker goes on.
+// TestFullStore: while a worker does not read, images fill the store, and a request fails with an error that names the
+// cause. The requests before it are answered when the worker continues.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
 	p := start(t, "-store", "1048576")
@@ -289,7 +289,7 @@ func TestFullStore(t *testing.T) {
 			}
 		})
 	}
-	for range 2 { // there is room for six
+	for range 2 { // the store has space for six
 		if text := <-full; !strings.Contains(text, "full") {
 			t.Errorf("it says %s", text)
 		}
@@ -317,7 +317,7 @@ func TestDemonstration(t *testing.T) {
 	}
 }
 
-// TestWorkerThatCannotStart: the program says why, and ends.
+// TestWorkerThatCannotStart: the program prints the reason, and ends.
 func TestWorkerThatCannotStart(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-listen", "127.0.0.1:0")

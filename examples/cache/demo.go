@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// demonstrate posts three images, of which one comes three times, and prints the answers.
+// demonstrate posts three images, one of them three times, and prints the answers.
 func demonstrate(url string, stdout io.Writer) error {
 	for _, n := range []int{1, 2, 1, 3, 1} {
 		img := image.NewGray(image.Rect(0, 0, 640, 480))

@@ -32,7 +32,7 @@ type frontEnd struct {
 	store   *keyed.Store
 	putting sync.Mutex // so that no request finds a key whose pixels another request is still writing
 	largest int64      // bytes of an image
-	bus     *bus.Bus   // whose stages are the workers
+	bus     *bus.Bus   // its stages are the workers
 }
 
 // post answers POST /images.
@@ -44,7 +44,7 @@ func (f *frontEnd) post(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
+	_ = json.NewEncoder(w).Encode(answer) // fails if the client has closed the connection
 }
 
 func (f *frontEnd) look(ctx context.Context, body io.Reader) (map[string]any, error) {
@@ -65,8 +65,8 @@ func (f *frontEnd) look(ctx context.Context, body io.Reader) (map[string]any, er
 	return answer, nil
 }
 
-// status classifies an error. Errors of the store and of the workers pass: a full store has room again when the workers
-// have read, and a worker that has died is started again.
+// status classifies an error. Errors of the store and of the workers are temporary: a full store has space again when
+// the workers have read, and a worker that has died is started again.
 func status(err error) int {
 	switch tooLong := (*http.MaxBytesError)(nil); {
 	case errors.As(err, &tooLong), errors.Is(err, shmstore.ErrTooLarge):
@@ -90,7 +90,7 @@ func (f *frontEnd) put(key string, file []byte) (h shmstore.Handle, cached bool,
 	f.putting.Lock()
 	defer f.putting.Unlock()
 	h, err = f.store.Put(key, pixels)
-	if errors.Is(err, keyed.ErrExists) { // another request has put it meanwhile
+	if errors.Is(err, keyed.ErrExists) { // another request has put the image meanwhile
 		h, err = f.store.GetCached(key)
 		return h, true, err
 	}
@@ -103,7 +103,7 @@ func decode(file []byte, largest int64) (codec.Tensor, error) {
 	if err != nil {
 		return codec.Tensor{}, fmt.Errorf("%w: %w", errImage, err)
 	}
-	if int64(c.Width)*int64(c.Height) > largest/channels { // before memory is taken for them
+	if int64(c.Width)*int64(c.Height) > largest/channels { // before memory is allocated for the pixels
 		return codec.Tensor{}, fmt.Errorf("%w: %dx%d pixels", shmstore.ErrTooLarge, c.Width, c.Height)
 	}
 	img, _, err := image.Decode(bytes.NewReader(file))
@@ -115,9 +115,9 @@ func decode(file []byte, largest int64) (codec.Tensor, error) {
 	return codec.Tensor{DType: codec.DTypeUint8, Shape: []int{c.Height, c.Width, channels}, Data: rgba.Pix}, nil
 }
 
-// ask sends the handle to both workers, and returns what they find. The context must not end before they answer, and a
-// worker that fails says so in its answer: a request that ended early could take the handle away from the other worker,
-// which was charged for it, and the pixels would stay in the store.
+// ask sends the handle to both workers, and returns their results. The context must not end before they answer, and a
+// worker reports a failure in its answer: if the request ended early, the other worker might not get the handle that it
+// is charged for, and the pixels would stay in the store.
 func (f *frontEnd) ask(ctx context.Context, h shmstore.Handle) (map[string]any, error) {
 	r, err := f.bus.Submit(ctx, h)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Command cache keeps decoded images in a store under keys (package shmstore/keyed) for two workers: processes of their
-// own, one in Go and one in Python. It takes images over HTTP, decodes each image once, and sends its handle to the
-// workers by a bus. They read the pixels where they were written.
+// own, one in Go and one in Python. It receives images over HTTP, decodes each image once, and sends its handle to the
+// workers by a bus. The workers read the pixels in place.
 //
 //	usage: cache [-listen ADDRESS] [-store BYTES] [-demo]
 //
-// POST /images answers with JSON: the SHA-256 of a PNG or JPEG, whether its pixels were there already, and what the
-// workers find. An interrupt or SIGTERM ends the program when the requests that have begun are answered.
+// POST /images answers with JSON: the SHA-256 of a PNG or JPEG, whether its pixels were in the store already, and the
+// results of the workers. An interrupt or SIGTERM ends the program when the requests in flight are answered.
 package main
 
 import (
@@ -91,7 +91,7 @@ func run(ctx context.Context, listen string, storeBytes int64, demo bool) (err e
 	server, err := host.Listen(b, filepath.Join(folder, hostSocket), host.ListenOptions{OnServe: func(stage string, _, _ int) {
 		select {
 		case serving <- stage:
-		default: // a worker that was started again
+		default: // a worker was started again
 		}
 	}})
 	if err != nil {

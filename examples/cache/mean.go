@@ -15,10 +15,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
 )
 
-// serveMean is the worker in Go. It dials the store before it serves its stage: so it is charged for all handles that it
-// is sent.
+// serveMean is the worker in Go. It dials the store before it serves its stage, so that it is charged for every handle
+// that it receives.
 func serveMean() error {
-	signal.Ignore(os.Interrupt) // of the terminal: the front end sends SIGTERM when it has finished
+	signal.Ignore(os.Interrupt) // from the terminal: the front end sends SIGTERM when it has finished
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	reader, err := keyed.Dial(os.Getenv(storeVariable))
@@ -33,7 +33,7 @@ func serveMean() error {
 	return errors.Join(err, n.Close(context.WithoutCancel(ctx)), reader.Close())
 }
 
-// mean is the mean colour of an image, whose pixels it reads where the front end has written them.
+// mean is the mean colour of an image, whose pixels it reads in place.
 func mean(reader *keyed.Reader, h shmstore.Handle) map[string]any {
 	value, err := reader.Get(h)
 	if err != nil {

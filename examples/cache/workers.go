@@ -20,7 +20,7 @@ import (
 const (
 	hostSocket, storeSocket = "host.sock", "store.sock"
 
-	storeVariable = "CACHE_STORE" // tells a worker the path of the store
+	storeVariable = "CACHE_STORE" // the path of the store, for a worker
 	restartPause  = 100 * time.Millisecond
 	killDelay     = 5 * time.Second
 )
@@ -28,13 +28,13 @@ const (
 //go:embed histogram.py
 var histogram []byte
 
-// workerStage describes the stage of a worker. When the worker dies, its handles go to the next process, however often: a
-// request that failed could take its handle away from the other worker.
+// workerStage describes the stage of a worker. When the worker dies, its handles go to the next process, without a
+// limit of attempts: if the request failed, the other worker might not get its handle.
 func workerStage(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Remote: &bus.Remote{}, State: bus.StateNone, Attempts: math.MaxInt}
 }
 
-// startWorkers returns when both workers serve. They are charged for what is put from then on.
+// startWorkers returns when both workers serve. They are charged for every later put.
 func startWorkers(ctx context.Context, folder string, serving <-chan string) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -46,7 +46,7 @@ func startWorkers(ctx context.Context, folder string, serving <-chan string) (st
 	}
 	died := make(chan error, 1)
 	var running sync.WaitGroup
-	forLong, cancel := context.WithCancel(context.WithoutCancel(ctx)) // they work until the last request is answered
+	forLong, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the workers run until the last request is answered
 	stop = func() {
 		cancel()
 		running.Wait()
@@ -67,7 +67,7 @@ func startWorkers(ctx context.Context, folder string, serving <-chan string) (st
 	return stop, nil
 }
 
-// keep runs a worker, and starts it again when it has died. died gets the first death.
+// keep runs a worker, and starts it again when it has died. died receives the error of the first death.
 func keep(ctx context.Context, died chan<- error, folder, stage string, command ...string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)

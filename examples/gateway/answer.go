@@ -11,18 +11,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// errorTrailer says why an answer ended early, to clients that send
-// "TE: trailers".
+// errorTrailer is the trailer with the reason why an answer ended early, for clients
+// that send "TE: trailers".
 const errorTrailer = "Gateway-Error"
 
-// answer is what a client gets: a WAV, as it is produced, or a problem.
+// answer is the response to a client: a WAV, written while it is produced, or a problem.
 type answer struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	rc       *http.ResponseController
 	opts     options
 	trailers bool // the client reads them
-	begun    bool // the status is 200, and said
+	begun    bool // status 200 is written
 }
 
 func newAnswer(w http.ResponseWriter, r *http.Request, o options) *answer {
@@ -32,17 +32,17 @@ func newAnswer(w http.ResponseWriter, r *http.Request, o options) *answer {
 			a.trailers = a.trailers || strings.EqualFold(strings.TrimSpace(coding), "trailers")
 		}
 	}
-	// Without this the server would read the body to its end before it answers.
-	// It fails on HTTP/2, which needs no such permission.
+	// Otherwise the server would read the body to its end before it answers.
+	// It fails on HTTP/2, which does not need it.
 	_ = a.rc.EnableFullDuplex()
 	return a
 }
 
-// receive writes the samples as they come. The answer begins with the first of
-// them: what goes wrong before has a status of its own.
+// receive writes the samples as they arrive. The answer begins with the first
+// sample: an error before that has a status of its own.
 func (a *answer) receive(ctx context.Context, req *bus.Request, f wav.Format) error {
 	var out *wav.Writer
-	// The request ends with ctx, and says how: no need to watch both.
+	// The request ends with ctx, and returns the reason: it is enough to wait for the request.
 	for d, err := range req.Results(context.WithoutCancel(ctx)) {
 		if err != nil {
 			return err
@@ -80,8 +80,8 @@ func (a *answer) begin() {
 	h.Set("Content-Type", "audio/wav")
 	h.Set("Cache-Control", "no-store")
 	if a.trailers {
-		// An answer that ends early leaves a body unread: the connection would
-		// not be fit for another request.
+		// An answer that ends early leaves a body unread: the connection could not
+		// carry another request.
 		h.Set("Connection", "close")
 		h.Set("Trailer", errorTrailer)
 	}
@@ -99,13 +99,13 @@ func (a *answer) Write(p []byte) (int, error) {
 
 func (a *answer) extend() error { return a.rc.SetWriteDeadline(time.Now().Add(a.opts.idle)) }
 
-// fail answers a request that failed: with a problem if nothing was said yet.
-// An answer that has begun must not look whole. Chunked coding has one sign for
-// that, which is to end without the last chunk; but trailers come behind the
-// last chunk. So who reads trailers gets the reason there, and everybody else a
-// connection that breaks off.
+// fail answers a failed request: with a problem if nothing was written yet. An
+// answer that has begun must not look complete. In chunked coding, an incomplete
+// answer has no last chunk; but trailers come after the last chunk. So a client
+// that reads trailers gets the reason in a trailer, and any other client a
+// connection that is closed before the last chunk.
 func (a *answer) fail(err error) {
-	_ = a.extend() // it fails when the connection is gone
+	_ = a.extend() // fails when the connection is closed
 	p := problemOf(err)
 	switch {
 	case !a.begun:

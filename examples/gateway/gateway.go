@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Defaults of the options, and what does not need one.
+// Defaults of the options, and constants.
 const (
 	defaultRequests = 16
 	defaultMaxBytes = 1 << 30
@@ -32,13 +32,13 @@ const (
 
 // options configure a gateway. All must be set.
 type options struct {
-	requests int           // at a time
+	requests int           // in flight at a time
 	maxBytes int64         // of one body
 	timeout  time.Duration // of one request
 	idle     time.Duration // of a client that neither sends nor reads
 	log      *slog.Logger
 
-	// tweak changes what the bus is opened with: tests set faults with it.
+	// tweak changes the pipeline and options of the bus: tests inject faults with it.
 	tweak func(*bus.Pipeline, *bus.Options)
 }
 
@@ -58,15 +58,15 @@ func (o options) validate() error {
 
 // gateway is the bus and its HTTP interface.
 type gateway struct {
-	opts   options
-	bus    *bus.Bus
-	places chan struct{} // holds one for each request that is being answered
+	opts    options
+	bus     *bus.Bus
+	permits chan struct{} // holds one for each request that is being answered
 }
 
 // open starts the bus. Close it when the server has ended.
 func open(ctx context.Context, o options) (*gateway, error) {
-	// Replicas work side by side, the requests of one in turns; together they
-	// have room for all.
+	// Replicas work in parallel, and a replica alternates between its requests;
+	// together they have capacity for all requests.
 	replicas := min(runtime.GOMAXPROCS(0), o.requests)
 	p := pipeline(replicas, (o.requests+replicas-1)/replicas)
 	opts := bus.Options{
@@ -82,13 +82,13 @@ func open(ctx context.Context, o options) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gateway{opts: o, bus: b, places: make(chan struct{}, o.requests)}, nil
+	return &gateway{opts: o, bus: b, permits: make(chan struct{}, o.requests)}, nil
 }
 
-// server gives the limits that the handlers rely on. A handler that streams
-// moves its own deadlines; the server sets them anew for each request. Of a body that
-// no handler wants, it reads some, before its answer or behind it, and then has to have
-// time for the answer.
+// server sets the limits that the handlers rely on. A handler that streams extends its
+// own deadlines; the server sets them anew for each request. If no handler reads a body,
+// the server reads a part of it, before or after its answer, and needs time for the
+// answer afterwards.
 func (g *gateway) server() *http.Server {
 	return &http.Server{
 		Handler:           g.handler(),
@@ -100,12 +100,12 @@ func (g *gateway) server() *http.Server {
 	}
 }
 
-// drain lets requests end, and cuts those that have not when grace is over.
+// drain waits for the requests, and cuts off those that have not ended after grace.
 func drain(server *http.Server, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("requests were cut that ran on for %v: %w", grace, err), server.Close())
+		return errors.Join(fmt.Errorf("requests were cut off that still ran after %v: %w", grace, err), server.Close())
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (g *gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/transcode", g.transcode)
 	mux.HandleFunc("GET /healthz", g.health)
-	// The mux would answer these by itself, but not in JSON.
+	// The mux would answer these itself, but not in JSON.
 	mux.HandleFunc("/v1/transcode", g.onlyBy("POST"))
 	mux.HandleFunc("/healthz", g.onlyBy("GET, HEAD"))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -130,12 +130,12 @@ func (g *gateway) onlyBy(methods string) http.HandlerFunc {
 	}
 }
 
-// health answers GET /healthz: the process serves, and how full it is.
+// health answers GET /healthz with the load of the gateway.
 func (g *gateway) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{
 		"status":   "ok",
-		"requests": len(g.places),
-		"places":   cap(g.places),
+		"requests": len(g.permits),
+		"places":   cap(g.permits),
 	})
 }
 
@@ -146,8 +146,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	}
 	text = append(text, '\n')
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(text))) // so that it is whole when it is flushed
+	w.Header().Set("Content-Length", strconv.Itoa(len(text))) // so that the flush completes the answer
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that is gone needs no answer
+	_, _ = w.Write(text) // fails if the client has closed the connection
 }

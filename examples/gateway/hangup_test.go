@@ -15,9 +15,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestHangUp: clients that leave, many at a time and at every moment of a
-// request, leave nothing behind. What serve checks at the end of a test is
-// checked here after each wave as well.
+// TestHangUp: after many clients hang up at a time, at every stage of a request,
+// no resources of their requests are left. The checks of serve at the end of a
+// test run here after each wave as well.
 func TestHangUp(t *testing.T) {
 	const waves, clients = 3, 8 // clients of each kind
 	kinds := []leaver{
@@ -25,8 +25,8 @@ func TestHangUp(t *testing.T) {
 		{name: "in the header", send: 20},
 		{name: "in the first block", send: headerBytes + blockBytes/2},
 		{name: "before the answer is read", send: headerBytes + 2*blockBytes},
-		{name: "in the answer", send: headerBytes + 2*blockBytes, read: headerBytes + blockBytes/2, aborts: true},
-		{name: "in the answer, at once", send: headerBytes + blockBytes, read: 1, reset: true, aborts: true},
+		{name: "in the answer", send: headerBytes + 2*blockBytes, read: headerBytes + blockBytes/2, mustAbort: true},
+		{name: "in the answer, at once", send: headerBytes + blockBytes, read: 1, reset: true, mustAbort: true},
 		{name: "with all sent", send: -1, end: true},
 		{name: "with all sent, in the answer", send: -1, end: true, read: 1},
 	}
@@ -42,12 +42,12 @@ func TestHangUp(t *testing.T) {
 			for range clients {
 				wg.Go(func() { k.visit(t, s.http.Listener.Addr().String(), whole) })
 			}
-			if k.aborts {
+			if k.mustAbort {
 				aborted += clients
 			}
 		}
 		wg.Wait()
-		// One who stays gets an answer, while others are being cleared away.
+		// A client that stays gets an answer while the requests of the others are cleaned up.
 		if out := s.mustPost(t, "?quality=0", bytes.NewReader(whole)); !bytes.Equal(out, whole) {
 			t.Errorf("a client that stayed got %d bytes, not those it sent", len(out))
 		}
@@ -63,12 +63,12 @@ func TestHangUp(t *testing.T) {
 
 // leaver is a client that hangs up.
 type leaver struct {
-	name   string
-	send   int  // bytes of the WAV; -1: all
-	end    bool // send the end of the body too
-	read   int  // bytes of the answer's body
-	reset  bool // leave with a reset
-	aborts bool // the request has begun and cannot be complete
+	name      string
+	send      int  // bytes of the WAV; -1: all
+	end       bool // send the end of the body too
+	read      int  // bytes of the answer's body
+	reset     bool // close with a reset
+	mustAbort bool // the request has begun and cannot be complete
 }
 
 func (l leaver) visit(t *testing.T, addr string, whole []byte) {
@@ -89,7 +89,7 @@ func (l leaver) visit(t *testing.T, addr string, whole []byte) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		// It fails when the connection is closed below: that is the point.
+		// It fails when the connection is closed below, as intended.
 		_, _ = io.WriteString(conn, "POST /v1/transcode?quality=0 HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n")
 		if len(whole) > 0 {
 			_, _ = fmt.Fprintf(conn, "%x\r\n%s\r\n", len(whole), whole)
@@ -114,8 +114,8 @@ func (l leaver) visit(t *testing.T, addr string, whole []byte) {
 	<-sent
 }
 
-// TestHangUpWithNothingToSend: a client that leaves while the stages work on
-// what has all been sent is noticed by them.
+// TestHangUpWithNothingToSend: when a client hangs up after it has sent everything, the
+// request is aborted while the stages work on it.
 func TestHangUpWithNothingToSend(t *testing.T) {
 	busy := make(chan struct{})
 	s := serve(t, func(o *options) {
@@ -150,9 +150,9 @@ func TestHangUpWithNothingToSend(t *testing.T) {
 	}
 }
 
-// TestClientReadsNothing: a client that sends on and reads nothing is cut off.
-// By then all is full, from its own socket to the first stage. On a busy machine
-// the client may be cut off because it has not sent yet: then it gets more time.
+// TestClientReadsNothing: a client that keeps sending and reads nothing is cut off.
+// By then all buffers are full, from its own socket to the first stage. On a busy
+// machine the client may be cut off before it has sent: then it gets more time.
 func TestClientReadsNothing(t *testing.T) {
 	const least, most = 200 * time.Millisecond, 3 * time.Second
 	for idle := least; ; idle *= 2 {
@@ -180,7 +180,7 @@ func sendOnly(t *testing.T, idle time.Duration) bus.Stats {
 	defer conn.Close()
 	_, err = io.WriteString(conn, "POST /v1/transcode?quality=0 HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n\r\n")
 	part := openWAV(t, mono, sweep(blockBytes))
-	for err == nil { // more samples each time: the header again does not matter
+	for err == nil { // more samples each time; the repeated header counts as samples
 		_, err = fmt.Fprintf(conn, "%x\r\n%s\r\n", len(part), part)
 	}
 	s.http.Close()
@@ -188,8 +188,8 @@ func sendOnly(t *testing.T, idle time.Duration) bus.Stats {
 	return s.bus.Stats()
 }
 
-// TestBodyThatNeverComes: a client that gets its answer to the head alone, and never
-// sends the body that it spoke of, is cut off.
+// TestBodyThatNeverComes: a client that gets its answer after the head, and never
+// sends the announced body, is cut off.
 func TestBodyThatNeverComes(t *testing.T) {
 	s := serve(t, func(o *options) { o.idle = time.Second })
 	const length, chunked = "Content-Length: 100\r\n", "Transfer-Encoding: chunked\r\n"

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// hangs is when a test gives up that waits for what never comes.
+// hangs bounds every wait of a test.
 const hangs = 30 * time.Second
 
 // service is a gateway that a test talks to.
@@ -46,8 +46,8 @@ type service struct {
 	late int64 // requests that are meant to run past their deadline
 }
 
-// serve starts a gateway. At the end of the test nothing may be left of its
-// requests: none alive, no slot taken, no payload held.
+// serve starts a gateway. At the end of the test no request may be alive, no slot
+// taken and no payload held.
 func serve(t *testing.T, change func(*options)) *service {
 	t.Helper()
 	o := options{requests: 4, maxBytes: 8 << 20, timeout: hangs, idle: hangs, log: slog.New(slog.DiscardHandler)}
@@ -80,8 +80,8 @@ func serve(t *testing.T, change func(*options)) *service {
 	return s
 }
 
-// checkIdle waits for the stages to let go of requests that were cut short.
-// For the handlers, http.Close has to wait before.
+// checkIdle waits until the stages have released requests that were cut off. The
+// handlers must have returned before, for which http.Close waits.
 func (s *service) checkIdle(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
@@ -90,8 +90,8 @@ func (s *service) checkIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	stats := s.bus.Stats()
-	if stats.Live != 0 || len(s.places) != 0 {
-		t.Errorf("%d requests alive, %d places taken", stats.Live, len(s.places))
+	if stats.Live != 0 || len(s.permits) != 0 {
+		t.Errorf("%d requests alive, %d permits taken", stats.Live, len(s.permits))
 	}
 	if stats.Deadline != s.late {
 		t.Errorf("%d requests ran past their deadline, want %d", stats.Deadline, s.late)
@@ -124,7 +124,7 @@ func (s *service) post(t *testing.T, query string, body io.Reader, header ...str
 	return res
 }
 
-// mustPost posts and gives the whole answer, which must be a WAV.
+// mustPost posts and returns the whole answer, which must be a WAV.
 func (s *service) mustPost(t *testing.T, query string, body io.Reader) []byte {
 	t.Helper()
 	res := s.post(t, query, body)
@@ -165,8 +165,7 @@ var mono = wav.Format{Rate: 22050, Channels: 1}
 
 const headerBytes = 44
 
-// hopBytes of output come a chunk later than their input, blockBytes of which
-// make a chunk.
+// The output is hopBytes behind the input. blockBytes of input make a chunk.
 var (
 	hopBytes   = 2 * mdct.HopFor(mono.Rate)
 	blockBytes = codec.ChunkFrames * hopBytes
@@ -217,7 +216,7 @@ func sweep(n int) []int16 {
 	return pcm
 }
 
-// exchange is a request whose ends a test holds.
+// exchange is a request whose body and answer a test controls.
 type exchange struct {
 	t   *testing.T
 	in  *io.PipeWriter

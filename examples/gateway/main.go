@@ -7,10 +7,10 @@
 //
 // README.md has the interface, with curl lines to try.
 //
-// An interrupt or SIGTERM ends it in good order: it accepts nothing more, and
-// requests that run may end, for at most the time of -grace. A second signal
-// ends it at once. The exit status is 0, 1 after a failure or when requests had
-// to be cut, and 2 when the command line makes no sense.
+// An interrupt or SIGTERM drains it: it accepts no new connections, and running
+// requests may end, for at most the time of -grace. A second signal ends it at
+// once. The exit status is 0, 1 after a failure or when requests were cut off,
+// and 2 for an invalid command line.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"time"
 )
 
-// closeLimit bounds how long the bus may take to close when nothing uses it.
+// closeLimit bounds the time that an unused bus takes to close.
 const closeLimit = 10 * time.Second
 
 func main() {
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// parse reads the command line, and ends the process when it makes no sense.
+// parse reads the command line, and ends the process if it is invalid.
 func parse(args []string) (listen string, grace time.Duration, o options) {
 	fs := flag.NewFlagSet("gateway", flag.ExitOnError)
 	fs.StringVar(&listen, "listen", "127.0.0.1:8080", "`address` to listen on")
@@ -63,7 +63,7 @@ func unexpected(args []string) error {
 	return fmt.Errorf("there are only flags, not %q", args)
 }
 
-// run serves until a signal comes, and then until the requests that run have
+// run serves until a signal arrives, and then until the running requests have
 // ended.
 func run(listen string, grace time.Duration, opts options, stdout io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -89,7 +89,7 @@ func run(listen string, grace time.Duration, opts options, stdout io.Writer) (er
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-		stop() // from here on a signal does what it always does
+		stop() // the next signal ends the process
 		fmt.Fprintln(stdout, "draining")
 		return drain(server, grace)
 	}

@@ -18,11 +18,11 @@ const (
 	maxTrailerBytes   = 512
 )
 
-// problem is an error with the answer to it.
+// problem is an error with its HTTP answer.
 type problem struct {
 	status int
 	code   string // for programs
-	text   string // for people: what, where, what to do
+	text   string // for people: the error, its place, and advice
 }
 
 func (p problem) Error() string { return p.text }
@@ -41,7 +41,7 @@ func tooLarge(limit int64) problem {
 	return problem{http.StatusRequestEntityTooLarge, "too_large", fmt.Sprintf("the body has more than the %d bytes that are allowed: send it in parts", limit)}
 }
 
-// problemOf finds the answer to an error.
+// problemOf returns the problem of an error.
 func problemOf(err error) problem {
 	var p problem
 	var format *wav.FormatError
@@ -59,17 +59,17 @@ func problemOf(err error) problem {
 	}
 }
 
-// How much of a body that nobody wants is taken all the same, and for how long.
+// Bounds on reading and dropping the body of a refused request.
 const (
 	lingerBytes = 64 << 20
 	lingerTime  = 5 * time.Second
 )
 
-// refuse answers a request whose body may still be on its way. The server would close the
-// connection at once where the request says Connection: close, and else in half a second
-// without reading meanwhile; a client that sends all before it reads would then find a reset,
-// and no answer. So the body is read and dropped here, within bounds. A client that does
-// read has the whole answer before that.
+// refuse answers a request whose body may still be in transit. The server would close the
+// connection, at once if the request has Connection: close, and otherwise after half a second
+// in which it does not read. A client that sends the whole body before it reads would then get
+// a reset, and no answer. So refuse reads and drops the body, within bounds. A client that reads
+// has the whole answer before that.
 //
 // See closeWriteAndWait of net/http, and section 9.6 of RFC 9112.
 func (o options) refuse(w http.ResponseWriter, r *http.Request, p problem) {
@@ -79,7 +79,7 @@ func (o options) refuse(w http.ResponseWriter, r *http.Request, p problem) {
 	}
 	w.Header().Set("Connection", "close") // the body may not be read to its end
 	rc := http.NewResponseController(w)
-	// The first lets the body be read behind the answer. All fail when the connection is gone.
+	// The first allows reading the body after the answer. All fail when the connection is closed.
 	_ = rc.EnableFullDuplex()
 	writeProblem(w, p)
 	_ = rc.Flush()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// program is the test binary as the program.
+// program is the gateway's process, which is this test binary.
 type program struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -49,7 +49,7 @@ func start(t *testing.T, args ...string) *program {
 	}
 	t.Cleanup(func() {
 		cancel()
-		_ = p.cmd.Wait() // it was waited for before, unless the test gave up
+		_ = p.cmd.Wait() // fails unless the test ended before wait
 	})
 	p.stdout = bufio.NewReader(stdout)
 	p.url = strings.TrimPrefix(p.line(), "listening on ")
@@ -72,7 +72,7 @@ func (p *program) signal(s os.Signal) {
 	}
 }
 
-// wait reads on, so that the program is not held up, and waits for its end.
+// wait reads the output, so that the program is not blocked, and waits for its end.
 func (p *program) wait() *exec.ExitError {
 	p.t.Helper()
 	_, _ = io.Copy(io.Discard, p.stdout)
@@ -84,8 +84,8 @@ func (p *program) wait() *exec.ExitError {
 	return exit
 }
 
-// converse begins a request of its own connection and waits for the answer to
-// begin.
+// converse begins a request on a connection of its own and waits for the answer
+// to begin.
 func (p *program) converse(whole []byte) *exchange {
 	p.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -100,8 +100,8 @@ func (p *program) converse(whole []byte) *exchange {
 	return &exchange{t: p.t, in: w, res: res}
 }
 
-// TestDrain: after a signal nobody new is let in, and who is in stays until
-// the end.
+// TestDrain: after a signal new connections are refused, and running requests
+// complete.
 func TestDrain(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -141,21 +141,21 @@ func (p *program) checkClosed() {
 		}
 		conn.Close()
 	}
-	p.t.Error("it still takes connections")
+	p.t.Error("it still accepts connections")
 }
 
-// TestGraceEnds: who stays for too long is cut off, and the program says so.
+// TestGraceEnds: requests that outlast the grace time are cut off, and the program reports it.
 func TestGraceEnds(t *testing.T) {
 	p := start(t, "-grace", "1ms")
 	x := p.converse(openWAV(t, mono, sweep(3*blockBytes)))
 	p.signal(syscall.SIGTERM)
 	x.checkBreaksOff()
-	if exit := p.wait(); exit == nil || exit.ExitCode() != 1 || !strings.Contains(p.stderr.String(), "requests were cut that ran on for 1ms") {
+	if exit := p.wait(); exit == nil || exit.ExitCode() != 1 || !strings.Contains(p.stderr.String(), "requests were cut off that still ran after 1ms") {
 		t.Errorf("it ended with %v: %s", exit, &p.stderr)
 	}
 }
 
-// TestSecondSignal: a second signal does not wait for anybody.
+// TestSecondSignal: a second signal ends the program at once.
 func TestSecondSignal(t *testing.T) {
 	p := start(t)
 	x := p.converse(openWAV(t, mono, sweep(3*blockBytes)))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRefusedWhileSending: a client that reads nothing before it has sent all, which is
-// more than the sockets hold between them, gets its answer.
+// TestRefusedWhileSending: a client that sends its whole body before it reads gets its answer,
+// although the body is larger than the buffers of the sockets.
 func TestRefusedWhileSending(t *testing.T) {
 	s := serve(t, nil)
 	long := make([]byte, 32<<20)
@@ -54,7 +54,7 @@ func TestRefusedWhileSending(t *testing.T) {
 			defer res.Body.Close()
 			checkProblem(t, res, c.status, c.code, c.says)
 			if !res.Close {
-				t.Error("the connection is offered for another request")
+				t.Error("the connection is kept for another request")
 			}
 		})
 	}

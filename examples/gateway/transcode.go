@@ -16,7 +16,7 @@ import (
 )
 
 // transcode answers POST /v1/transcode: the body is a WAV, and so is the
-// answer. They flow at the same time.
+// answer. Both are streamed at the same time.
 func (g *gateway) transcode(w http.ResponseWriter, r *http.Request) {
 	a := newAnswer(w, r, g.opts)
 	if err := g.stream(a, r); err != nil {
@@ -32,10 +32,10 @@ func (g *gateway) stream(a *answer, r *http.Request) error {
 		return err
 	}
 	select {
-	case g.places <- struct{}{}:
-		defer func() { <-g.places }()
+	case g.permits <- struct{}{}:
+		defer func() { <-g.permits }()
 	default:
-		return problem{http.StatusServiceUnavailable, "overloaded", fmt.Sprintf("%d requests run, which is all there may be: try again", cap(g.places))}
+		return problem{http.StatusServiceUnavailable, "overloaded", fmt.Sprintf("%d requests run, which is all there may be: try again", cap(g.permits))}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.timeout)
 	defer cancel()
@@ -44,8 +44,8 @@ func (g *gateway) stream(a *answer, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// With a place here, there is one on the bus: now, or as soon as the stages
-	// have let go of a request that was cut short.
+	// The bus has as many permits as the gateway: one is free now, or as soon as the
+	// stages have released a request that was cut off.
 	req, err := g.bus.Stream(ctx)
 	if err != nil {
 		return err
@@ -57,13 +57,13 @@ func (g *gateway) stream(a *answer, r *http.Request) error {
 		req.Close()
 		body.stop(errStopped)
 	}
-	return cmp.Or(<-fed, err) // what was wrong with the input is why the request ended
+	return cmp.Or(<-fed, err) // an error of the input is the cause of the other
 }
 
-// body is the request's body until the deadline of ctx. That a client hangs up
-// needs no watching here: a read tells.
+// body is the request's body until the deadline of ctx. When the client hangs up, a
+// read returns an error.
 func (g *gateway) body(ctx context.Context, a *answer, r *http.Request) *body {
-	// The reader is not given the writer: it would use it beside us.
+	// Without the ResponseWriter, which MaxBytesReader would use concurrently.
 	b := &body{in: http.MaxBytesReader(nil, r.Body, g.opts.maxBytes), rc: a.rc, idle: g.opts.idle}
 	context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -73,13 +73,13 @@ func (g *gateway) body(ctx context.Context, a *answer, r *http.Request) *body {
 	return b
 }
 
-// params is what a request asks for.
+// params are the parameters of a request.
 type params struct {
 	quality float64 // the quantiser's step as a fraction of the signal's level
 	timeout time.Duration
 }
 
-// params checks all that can be checked before the body.
+// params checks everything that can be checked before the body.
 func (g *gateway) params(r *http.Request) (params, error) {
 	p := params{quality: codec.DefaultRatio, timeout: g.opts.timeout}
 	if !r.ProtoAtLeast(1, 1) {
@@ -100,7 +100,7 @@ func (g *gateway) params(r *http.Request) (params, error) {
 		switch name {
 		case "quality":
 			p.quality, err = strconv.ParseFloat(value, 64)
-			if err != nil || !(p.quality >= 0) || math.IsInf(p.quality, 0) { // so written, it catches NaN too
+			if err != nil || !(p.quality >= 0) || math.IsInf(p.quality, 0) { // in this form it rejects NaN as well
 				return p, badQuery("quality is %q: use 0, which changes no sample, or a positive number; the default is %v", value, codec.DefaultRatio)
 			}
 		case "timeout":
@@ -115,9 +115,8 @@ func (g *gateway) params(r *http.Request) (params, error) {
 	return p, nil
 }
 
-// checkType takes the names that WAV goes by, a body without one, and what curl and
-// Python's urllib call every body that they were told nothing of: the body itself says
-// whether it is a WAV.
+// checkType accepts the media types of WAV, no type, and the default types of curl and
+// Python's urllib: the body itself shows whether it is a WAV.
 func checkType(header string) error {
 	if header == "" {
 		return nil

@@ -66,8 +66,8 @@ func TestSameAsSpeech(t *testing.T) {
 	}
 }
 
-// TestStreams: each chunk comes back while the next is not yet sent, however
-// small it is.
+// TestStreams: each chunk of output arrives before the next one is sent, even if it
+// is small.
 func TestStreams(t *testing.T) {
 	const chunks = 8
 	s := serve(t, nil)
@@ -78,7 +78,7 @@ func TestStreams(t *testing.T) {
 			whole := openWAV(t, f, sweep(chunks*block/2+78))
 			r, w := io.Pipe()
 			defer w.Close()
-			// What cannot be sent is missed in the answer.
+			// A failed send shows as missing bytes of the answer.
 			go func() { _, _ = w.Write(whole[:headerBytes+block]) }()
 			x := &exchange{t: t, res: s.post(t, "?quality=0", r)}
 			out := x.read(headerBytes + block - hop)
@@ -96,14 +96,14 @@ func TestStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(append(out, rest...), whole) {
-				t.Error("what came out is not what went in")
+				t.Error("the output differs from the input")
 			}
 		})
 	}
 }
 
-// TestConnectionServesAgain: an answer that was read to its end leaves the
-// connection fit for more, whatever came before on it.
+// TestConnectionServesAgain: after an answer was read to its end, the connection
+// carries another request, for each kind of request before.
 func TestConnectionServesAgain(t *testing.T) {
 	s := serve(t, nil)
 	in := readFile(t, sampleFile)
@@ -131,7 +131,7 @@ func TestConnectionServesAgain(t *testing.T) {
 				t.Fatalf("%s: %s, %v: %.200s", method, res.Status, err, out)
 			}
 			if method == http.MethodPost && !bytes.Equal(out[headerBytes:], in[headerBytes:]) {
-				t.Fatalf("%d bytes, not the samples that went in", len(out))
+				t.Fatalf("%d bytes, which differ from the input", len(out))
 			}
 			if i > 0 && !reused {
 				t.Fatalf("%s %d: the connection was not used again", method, i)
@@ -140,7 +140,7 @@ func TestConnectionServesAgain(t *testing.T) {
 	}
 }
 
-// TestMediaTypes: a WAV is one by whatever name clients send it.
+// TestMediaTypes: a WAV is accepted with every media type that clients send.
 func TestMediaTypes(t *testing.T) {
 	s := serve(t, nil)
 	sample := readFile(t, sampleFile)
@@ -234,8 +234,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestOverload: a request that finds no place is refused at once, though its
-// body has not come, and the place is free again afterwards.
+// TestOverload: a request that gets no permit is refused at once, before its body
+// arrives, and the permit is free again after the other request.
 func TestOverload(t *testing.T) {
 	s := serve(t, func(o *options) { o.requests = 1 })
 	whole := openWAV(t, mono, sweep(2*blockBytes))
@@ -249,9 +249,9 @@ func TestOverload(t *testing.T) {
 		x.in.Close()
 	}()
 	if out, err := io.ReadAll(x.res.Body); err != nil || !bytes.Equal(out, whole) {
-		t.Fatalf("the request that had the place: %d bytes, %v", len(out), err)
+		t.Fatalf("the request that had the permit: %d bytes, %v", len(out), err)
 	}
-	for { // the place is given back after the answer has ended
+	for { // the permit is released after the answer has ended
 		res := s.post(t, "", bytes.NewReader(whole))
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Fatal(err)
@@ -262,8 +262,8 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestDeadline: a request that is not over in time gets a 504, or an answer
-// that breaks off.
+// TestDeadline: a request past its deadline gets a 504, or an answer that is cut off
+// if it has begun.
 func TestDeadline(t *testing.T) {
 	s := serve(t, nil)
 	whole := openWAV(t, mono, sweep(2*blockBytes))
@@ -277,7 +277,7 @@ func TestDeadline(t *testing.T) {
 	}
 	for _, told := range []bool{false, true} {
 		t.Run(fmt.Sprintf("midway, told %v", told), func(t *testing.T) {
-			t.Parallel() // it takes the time it has
+			t.Parallel() // it lasts until the deadline
 			s := serve(t, nil)
 			s.late = 1
 			if told {
@@ -289,13 +289,13 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// checkBreaksOff checks that the answer is visibly not whole. A client that has
-// more to send may see a reset instead of the early end.
+// checkBreaksOff checks that the client can see that the answer is incomplete. A
+// client that is still sending may get a reset instead of the early end.
 func (x *exchange) checkBreaksOff() (out []byte, early bool) {
 	x.t.Helper()
 	out, err := io.ReadAll(x.res.Body)
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || x.res.StatusCode != http.StatusOK || len(out) == 0 {
-		x.t.Errorf("%s, %d bytes, %v: want an answer that breaks off", x.res.Status, len(out), err)
+		x.t.Errorf("%s, %d bytes, %v: want an answer that is cut off", x.res.Status, len(out), err)
 	}
 	return out, errors.Is(err, io.ErrUnexpectedEOF)
 }
@@ -307,12 +307,12 @@ func (x *exchange) checkTrailer(want string) []byte {
 		x.t.Errorf("%d bytes, %v, trailer %q, want %q", len(out), err, got, want)
 	}
 	if !x.res.Close {
-		x.t.Error("the connection is offered for another request")
+		x.t.Error("the connection is kept for another request")
 	}
 	return out
 }
 
-// TestIdleClient: a client that sends nothing, or no more, loses its place.
+// TestIdleClient: a client that sends nothing, or stops sending, is cut off.
 func TestIdleClient(t *testing.T) {
 	s := serve(t, func(o *options) { o.idle = time.Second })
 	whole := openWAV(t, mono, sweep(2*blockBytes))
@@ -323,8 +323,8 @@ func TestIdleClient(t *testing.T) {
 	x.checkTrailer("idle: nothing came for 1s")
 }
 
-// TestBreaksMidway: samples before the place where a WAV is broken come back;
-// the answer then ends as broken as the input.
+// TestBreaksMidway: the samples before an error in a WAV are answered; the answer
+// then ends incomplete, like the input.
 func TestBreaksMidway(t *testing.T) {
 	s := serve(t, nil)
 	in := readFile(t, sampleFile)
@@ -347,13 +347,13 @@ func TestBreaksMidway(t *testing.T) {
 			}
 		}
 		if !bytes.Equal(out, want) {
-			t.Errorf("trailers %v: %d bytes, not the %d that were whole", trailers, len(out), len(want))
+			t.Errorf("trailers %v: %d bytes instead of the %d before the error", trailers, len(out), len(want))
 		}
 	}
 }
 
-// TestTooLargeMidway: a body that turns out to be too large ends the answer,
-// also when it is what follows the samples.
+// TestTooLargeMidway: a body that exceeds the limit ends the answer, also when the
+// excess is after the samples.
 func TestTooLargeMidway(t *testing.T) {
 	s := serve(t, func(o *options) { o.maxBytes = int64(headerBytes + 3*blockBytes) })
 	for name, whole := range map[string][]byte{
@@ -368,9 +368,9 @@ func TestTooLargeMidway(t *testing.T) {
 	}
 }
 
-// TestSlowStages: while the stages work on what has all been sent, the client
-// is not idle, however long that takes. On a busy machine it may be before: then
-// it gets more time.
+// TestSlowStages: while the stages work on a body that was sent completely, the client
+// does not count as idle. On a busy machine the client may be idle before: then it
+// gets more time.
 func TestSlowStages(t *testing.T) {
 	whole := openWAV(t, mono, sweep(2*blockBytes/2))
 	const least, most = 50 * time.Millisecond, time.Second
@@ -396,7 +396,7 @@ func slowStages(t *testing.T, idle time.Duration) *service {
 			vocode := last.Handle
 			last.Handle = func(task *bus.Task, d *bus.Delivery) error {
 				select {
-				case <-task.Context().Done(): // it was given up
+				case <-task.Context().Done(): // the request has ended
 				case <-time.After(3 * idle):
 				}
 				return vocode(task, d)
@@ -405,8 +405,8 @@ func slowStages(t *testing.T, idle time.Duration) *service {
 	})
 }
 
-// TestBlockThatTheBusRefuses: an input that cannot be sent ends the request,
-// though the client waits.
+// TestBlockThatTheBusRefuses: an input that the bus refuses ends the request, while
+// the client waits.
 func TestBlockThatTheBusRefuses(t *testing.T) {
 	s := serve(t, func(o *options) {
 		o.tweak = func(_ *bus.Pipeline, opts *bus.Options) { opts.Store.MaxObjectBytes = 8 << 10 }
@@ -418,8 +418,8 @@ func TestBlockThatTheBusRefuses(t *testing.T) {
 	checkProblem(t, s.post(t, "", r), http.StatusInternalServerError, "failed", "payload too large")
 }
 
-// TestStageFails: a fault in the pipeline is a 500 before the answer begins,
-// and breaks it off afterwards, though the client is still sending.
+// TestStageFails: an error of a stage is a 500 before the answer begins, and cuts
+// the answer off afterwards, while the client is still sending.
 func TestStageFails(t *testing.T) {
 	failing := func(at uint64) *service {
 		return serve(t, func(o *options) {

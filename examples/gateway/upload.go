@@ -20,23 +20,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// errStopped reports a body that is not wanted any more.
+// errStopped reports a body whose request is over.
 var errStopped = errors.New("the request is over")
 
 // upload is the WAV that a client sends. It is read in blocks, each of which
-// makes a chunk of coefficients. A block is complete before it takes any room
-// on the bus: a slow client keeps no room from others.
+// makes a chunk of coefficients. A block is complete before it takes any space
+// on the bus, so a slow client takes no space from others.
 type upload struct {
 	body  *body
 	wav   *wav.Reader
 	attrs []bus.EmitOption
 	block []int16
 	read  int   // values of the block
-	err   error // what came instead of more, io.EOF at the end
+	err   error // the error that ended reading; io.EOF at the end
 }
 
-// openUpload reads the first block, so that what is wrong up to there can
-// still have a proper answer.
+// openUpload reads the first block, so that an error in it is answered by a
+// problem.
 func openUpload(b *body, quality float64) (*upload, error) {
 	u := &upload{body: b}
 	var err error
@@ -55,7 +55,7 @@ func openUpload(b *body, quality float64) (*upload, error) {
 	return u, nil
 }
 
-// readBlock reads until the block is full, or something else comes.
+// readBlock reads until the block is full, or reading ends.
 func (u *upload) readBlock() {
 	u.read = 0
 	for u.err == nil && u.read < len(u.block) {
@@ -65,10 +65,9 @@ func (u *upload) readBlock() {
 	}
 }
 
-// feed sends the blocks to the stages. It gives what was wrong with the input,
-// if anything was; how the request ended is for its results to say. A WAV that
-// turns out to be broken is coded as far as it goes. A body that stops coming
-// ends the request.
+// feed sends the blocks to the stages. It returns an error of the input; the outcome
+// of the request is returned with its results. An invalid WAV is coded up to the
+// error. A body that ends early ends the request.
 func (u *upload) feed(req *bus.Request) error {
 	for u.err == nil {
 		if !u.emit(req) {
@@ -80,26 +79,26 @@ func (u *upload) feed(req *bus.Request) error {
 	if !errors.Is(u.err, io.EOF) && !errors.As(u.err, &broken) {
 		return u.abort(req, u.err)
 	}
-	// The last block, which may be empty: that is how the stages learn the
-	// format of a WAV without samples.
+	// The last block is sent even if it is empty: the stages need the format of a WAV
+	// without samples.
 	if !u.emit(req) {
 		return nil
 	}
 	if broken == nil {
-		// What follows the samples is no part of the answer, but of the request.
+		// The bytes after the samples belong to the request, but not to the answer.
 		if _, err := io.Copy(io.Discard, u.body); err != nil {
 			return u.abort(req, err)
 		}
 	}
-	_ = req.CloseSend(context.Background()) // it fails when the request is over
+	_ = req.CloseSend(context.Background()) // fails when the request is over
 	if broken != nil {
 		return broken
 	}
 	return nil
 }
 
-// emit sends the block, and waits for room until the request is over. It
-// reports false when it is, or is now, because the bus cannot take the block.
+// emit sends the block, and waits for space until the request is over. It reports
+// false when the request is over. A block that the bus refuses ends the request.
 func (u *upload) emit(req *bus.Request) bool {
 	channels := u.wav.Format().Channels
 	shape := []int{u.read / channels, channels}
@@ -117,8 +116,8 @@ func (u *upload) emit(req *bus.Request) bool {
 	return err == nil
 }
 
-// abort ends the request because of its body, unless the request itself was
-// first: stopped, or past its deadline.
+// abort ends the request because of an error of its body, unless the request was
+// stopped, or passed its deadline, before.
 func (u *upload) abort(req *bus.Request, err error) error {
 	switch {
 	case errors.Is(err, errStopped):
@@ -138,11 +137,11 @@ type body struct {
 
 	mu      sync.Mutex
 	until   time.Time // for the client to send more
-	stopped error     // why nothing more is wanted
-	ended   error     // why nothing more comes
+	stopped error     // why reading was stopped
+	ended   error     // why the body ended
 }
 
-// Read implements io.Reader. Its errors say how to answer them.
+// Read implements io.Reader. Its errors are problems, io.EOF or the reason of stop.
 func (b *body) Read(p []byte) (int, error) {
 	if err := b.extend(); err != nil {
 		return 0, err
@@ -154,7 +153,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// extend gives the client its time for the next read.
+// extend sets the deadline of the next read.
 func (b *body) extend() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +164,7 @@ func (b *body) extend() error {
 	return b.rc.SetReadDeadline(b.until)
 }
 
-// end keeps the reason why nothing more comes.
+// end stores the reason why the body ended.
 func (b *body) end(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,13 +176,13 @@ func (b *body) reason(err error) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.Is(err, io.EOF):
-		// From here on the server reads, without a deadline, to see whether the
+		// From here on the server reads, without a deadline, to detect that the
 		// client hangs up.
 		return io.EOF
 	case errors.As(err, &large):
 		return tooLarge(large.Limit)
-	// The server ends the request's context when a read fails. So the request
-	// may have ended, and stopped us, because of the error that is in our hands.
+	// The server ends the request's context when a read fails. So this error may
+	// itself be the reason why the request has ended and called stop.
 	case b.stopped != nil && time.Now().Before(b.until):
 		return b.stopped
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -193,9 +192,9 @@ func (b *body) reason(err error) error {
 	}
 }
 
-// stop ends a read that waits, and all later ones, with the first reason given.
-// The connection is of no use after that. Where no more is read anyway, it is
-// left alone: the server can then close it so that the answer is not lost on a
+// stop ends the current read and all later ones, with the first reason given. The
+// connection cannot be used after that. If the body has ended, stop leaves the
+// connection alone: the server can then close it without losing the answer of a
 // client that still sends.
 func (b *body) stop(reason error) {
 	b.mu.Lock()
@@ -204,5 +203,5 @@ func (b *body) stop(reason error) {
 		return
 	}
 	b.stopped = reason
-	_ = b.rc.SetReadDeadline(time.Unix(1, 0)) // it fails when the connection is gone
+	_ = b.rc.SetReadDeadline(time.Unix(1, 0)) // fails when the connection is closed
 }

@@ -28,18 +28,18 @@ type gpu struct {
 	taken  int
 }
 
-// stage is what a stage has of its own: a stream, and host memory that it copies
-// to and from.
+// stage is the state of a stage: a stream, and host memory that it copies to and
+// from.
 type stage struct {
 	*gpu
 	stream cudaipc.Stream
 	memory *shmstore.Segment
 	host   cudaipc.HostMemory
-	buffer []byte // what host is
+	buffer []byte // the memory of host
 }
 
-// openDriver opens a driver by its name. Without a name it is that of the machine's
-// GPUs, or an emulated one where there is none.
+// openDriver opens a driver by its name. Without a name it opens the driver of the
+// machine's GPUs, or the emulated one where there is no GPU.
 func openDriver(name string) (cudaipc.Driver, error) {
 	switch name {
 	case "", "cuda":
@@ -97,7 +97,7 @@ func (s *stage) open(g *gpu) (err error) {
 	return err
 }
 
-// stage gives out what one of the process's two stages has of its own.
+// stage makes the state of one of the process's two stages.
 func (g *gpu) stage() *stage {
 	g.taken++
 	return &g.stages[g.taken-1]
@@ -105,25 +105,25 @@ func (g *gpu) stage() *stage {
 
 func (g *gpu) bytes() int64 { return int64(g.rows) * rowBytes }
 
-// storeBytes is a store in which there is room for some tensors: by default they
-// travel through it.
+// storeBytes is the size of a store with space for some tensors, which travel through
+// it by default.
 func storeBytes(o options) int64 { return max(64<<20, 32*int64(o.rows)*rowBytes) }
 
-// options are those for the bus, or a node of it.
+// options returns the options of the bus, or of a node of it.
 func (g *gpu) options() *bus.GPUOptions {
 	return &bus.GPUOptions{Lane: lane.Options{Driver: g.driver}}
 }
 
-// tensor makes one on the GPU.
+// tensor makes a tensor on the GPU.
 func (g *gpu) tensor() (*lane.Tensor, error) {
 	p, err := g.dev.Alloc(g.bytes())
 	return &lane.Tensor{DType: codec.DTypeFloat32, Shape: []int{g.rows, columns}, Ptr: p}, err
 }
 
 // free is for release functions: it may wait for the GPU.
-func (g *gpu) free(t *lane.Tensor) { _ = g.dev.Free(t.Ptr) } // fails when the GPU has
+func (g *gpu) free(t *lane.Tensor) { _ = g.dev.Free(t.Ptr) } // fails only if the GPU has failed
 
-// close closes what is open: what rests on the device first.
+// close closes the streams and memory first, then the device and the driver.
 func (g *gpu) close() error {
 	var errs []error
 	for i := range g.stages {

@@ -1,7 +1,6 @@
-// Command gpu sends tensors in the memory of a GPU through three stages, of which
-// another process serves the one in the middle: make fills them, turn swaps the
-// halves of their rows, sum compares what arrives with what there should be. Without
-// a GPU an emulated one does.
+// Command gpu sends tensors in the memory of a GPU through three stages: make fills
+// them, turn swaps the halves of their rows, sum compares their checksums. Another
+// process serves turn. Without a GPU the program uses an emulated one.
 package main
 
 import (
@@ -27,7 +26,7 @@ type options struct {
 	transport string
 	tensors   int
 	rows      int
-	socket    string // of the host: this is the other process
+	socket    string // of the host; set in the other process
 	rest      []string
 	out       io.Writer
 	open      func(driver string) (cudaipc.Driver, error)
@@ -54,7 +53,7 @@ func main() {
 	}
 }
 
-// serve runs the pipeline, and itself once more for the stage in the middle.
+// serve runs the pipeline, and starts this program again for the stage turn.
 func serve(ctx context.Context, o options) (err error) {
 	transport, err := bus.ParseTensorTransport(o.transport)
 	if err != nil {
@@ -76,7 +75,7 @@ func serve(ctx context.Context, o options) (err error) {
 		Edges:  []bus.Edge{{From: "make", To: "turn", Tensors: transport}, {From: "turn", To: "sum", Tensors: transport}},
 	}, bus.Options{
 		Store: shmstore.Options{ArenaBytes: storeBytes(o), Memory: shmstore.Shared}, MaxRequests: 1, GPU: g.options(),
-		Logger: slog.Default(), // which says why tensors travel otherwise than they should
+		Logger: slog.Default(), // it logs why tensors travel another way than requested
 	})
 	if err != nil {
 		return err

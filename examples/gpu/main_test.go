@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// emulated is what the program is told in tests. The other process is the test
+// emulated are the program's options in tests. The other process is the test
 // binary.
 func emulated(t *testing.T) (options, *bytes.Buffer) {
 	t.Helper()
@@ -41,8 +41,8 @@ func emulated(t *testing.T) (options, *bytes.Buffer) {
 	return options{driver: "emul", transport: "cuda_ipc_pool", tensors: 5, rows: 64, out: &out, open: openDriver}, &out
 }
 
-// TestTransports: tensors come as they should, through both processes, and the way
-// that was asked for.
+// TestTransports: tensors arrive intact, through both processes, by the requested
+// transport.
 func TestTransports(t *testing.T) {
 	for transport, came := range map[string]string{
 		"cuda_ipc_pool": "map[in GPU memory:5]",
@@ -62,7 +62,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestStandIn: without a GPU an emulated one does, and it says why.
+// TestStandIn: without a GPU the program uses an emulated one, and logs the reason.
 func TestStandIn(t *testing.T) {
 	o, out := emulated(t)
 	driver, err := openDriver("cuda")
@@ -82,13 +82,13 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
-// TestFallback: where tensors cannot travel as they were asked to, it says why.
+// TestFallback: where tensors cannot travel by the requested transport, the program logs the reason.
 func TestFallback(t *testing.T) {
 	o, out := emulated(t)
 	o.open = func(string) (cudaipc.Driver, error) {
 		return emul.New(emul.Options{Refuse: func(call string) error {
 			if call == "NewArena" {
-				return fmt.Errorf("%w: it has no room for a pool", cudaipc.ErrOutOfMemory)
+				return fmt.Errorf("%w: it has no space for a pool", cudaipc.ErrOutOfMemory)
 			}
 			return nil
 		}})
@@ -99,12 +99,12 @@ func TestFallback(t *testing.T) {
 	if err := serve(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no room for a pool") {
+	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no space for a pool") {
 		t.Errorf("it says %q and %q", said.String(), out)
 	}
 }
 
-// TestChecksum: a stage that turned nothing would be noticed.
+// TestChecksum: the checksum detects rows that were not turned.
 func TestChecksum(t *testing.T) {
 	buffer := bytes.Repeat([]byte("left"), columns)
 	for i := range buffer[:rowBytes/2] {

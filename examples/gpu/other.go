@@ -12,8 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// startOther runs this program once more, until the function that it returns is
-// called.
+// startOther starts this program again, and returns the function that ends it.
 func startOther(args ...string) (end func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -32,7 +31,7 @@ func startOther(args ...string) (end func() error, err error) {
 }
 
 // join is the other process: it serves the stage turn until its standard input
-// ends, as it does when the host is gone.
+// ends, which the death of the host causes as well.
 func join(ctx context.Context, o options) (err error) {
 	g, err := openGPU(o)
 	if err != nil {
@@ -51,7 +50,7 @@ func join(ctx context.Context, o options) (err error) {
 	}()
 	err = node.Serve(ctx, bus.StageSpec{Name: "turn", Handle: g.stage().turn})
 	if errors.Is(err, context.Canceled) {
-		err = nil // it was told to stop before it had begun
+		err = nil // the standard input ended before the stage was served
 	}
 	return errors.Join(err, node.Close(context.WithoutCancel(ctx)))
 }

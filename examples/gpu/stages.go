@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// fill sends as many tensors as its input says, each with the checksum that it has
-// when it is turned.
+// fill sends as many tensors as its input says, each with the checksum of its turned
+// rows.
 func (s *stage) fill(t *bus.Task, d *bus.Delivery) error {
 	var tensors int
 	if err := d.Decode(&tensors); err != nil {
@@ -44,8 +44,7 @@ func (s *stage) fill(t *bus.Task, d *bus.Delivery) error {
 }
 
 // turn swaps the halves of each row. It never waits for the GPU: its copies are
-// queued behind those that bring the tensor, and those that take the result on
-// behind them.
+// queued after those that bring the tensor, and before those that send the result.
 func (s *stage) turn(t *bus.Task, d *bus.Delivery) error {
 	_, v, from, err := s.receive(t, d)
 	if err != nil {
@@ -67,7 +66,7 @@ func (s *stage) turn(t *bus.Task, d *bus.Delivery) error {
 	return t.EmitTensors(v, bus.TensorOptions{Stream: s.stream, Release: func() { s.free(turned) }})
 }
 
-// sum compares the checksum of what arrives.
+// sum compares the checksum of each tensor that arrives.
 func (s *stage) sum(t *bus.Task, d *bus.Delivery) error {
 	m, v, from, err := s.receive(t, d)
 	if err != nil {
@@ -85,7 +84,7 @@ func (s *stage) sum(t *bus.Task, d *bus.Delivery) error {
 	return t.EmitBytes([]byte(way(m)))
 }
 
-// receive has the stage's stream wait for what comes, and takes it apart.
+// receive has the stage's stream wait for a delivery's tensor, and returns its parts.
 func (s *stage) receive(t *bus.Task, d *bus.Delivery) (m *lane.Message, v map[string]any, from cudaipc.Ptr, err error) {
 	if m, err = d.Tensors(t.Context()); err == nil {
 		v, from, err = s.parts(m)
@@ -96,8 +95,8 @@ func (s *stage) receive(t *bus.Task, d *bus.Delivery) (m *lane.Message, v map[st
 	return m, v, from, err
 }
 
-// parts are a message's value and where its tensor is: on the GPU or, by the
-// transport default, in the payload.
+// parts returns a message's value and the address of its tensor: on the GPU or, with
+// the transport default, in the payload.
 func (s *stage) parts(m *lane.Message) (v map[string]any, from cudaipc.Ptr, err error) {
 	v, _ = m.Value().(map[string]any)
 	switch x := v["tensor"].(type) {

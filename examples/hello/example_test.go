@@ -13,8 +13,8 @@ func Example() {
 	// Output: Hello, world!
 }
 
-// Payloads may also live on the heap, where there is no shared memory or no
-// need for it.
+// Payloads may also be on the heap, where shared memory is not available or not
+// needed.
 func Example_heap() {
 	err := run(context.Background(), bus.Options{Store: shmstore.Options{Memory: shmstore.Heap}})
 	fmt.Println("error:", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// source is the WAV that a run reads. It keeps what was read until it is
-// compared with the output.
+// source is the WAV that a run reads. It keeps the samples until they are compared
+// with the output.
 type source struct {
 	*wav.Reader
 	name  string
@@ -56,9 +56,9 @@ func openSource(ctx context.Context, name string, stdin io.Reader) (*source, err
 	return s, nil
 }
 
-// interruptible reads in until ctx ends or stop is called. A read of in that
-// is under way then, from a terminal say, cannot be waited for: the goroutine
-// that is stuck in it ends when it returns, or with the process.
+// interruptible reads in until ctx ends or stop is called. A read of in that blocks
+// at that time, such as one from a terminal, cannot be interrupted: its goroutine
+// ends when the read returns, or with the process.
 func interruptible(ctx context.Context, in io.Reader) (r io.Reader, stop func()) {
 	pr, pw := io.Pipe()
 	unwatch := context.AfterFunc(ctx, func() { pw.CloseWithError(context.Cause(ctx)) })
@@ -72,9 +72,9 @@ func interruptible(ctx context.Context, in io.Reader) (r io.Reader, stop func())
 	}
 }
 
-// fill reads until dst is full, and reports whether there may be more. An
-// input that fails ends there: what came before is worth coding, and the
-// failure is left for Err.
+// fill reads until dst is full, and reports whether there may be more. A failure of
+// the input ends it: the samples before are still coded, and Err returns the
+// failure.
 func (s *source) fill(dst []int16) (n int, more bool) {
 	var err error
 	for n < len(dst) && err == nil {
@@ -91,7 +91,7 @@ func (s *source) fill(dst []int16) (n int, more bool) {
 	return n, err == nil
 }
 
-// Err is what ended the input early, or nil.
+// Err is the error that ended the input early, or nil.
 func (s *source) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,13 +124,13 @@ func (s *source) isFile(name string) bool {
 // sink is the WAV that a run writes.
 type sink struct {
 	wav     *wav.Writer
-	name    string // empty: the samples go nowhere
+	name    string // empty: the samples are dropped
 	close   func() error
 	perSec  int
 	written int // samples
 }
 
-// openSink begins a WAV of the source's format, unless that would destroy the
+// openSink begins a WAV of the source's format. It refuses a name that is the
 // source.
 func openSink(name string, stdout io.Writer, src *source) (*sink, error) {
 	format := src.Format()
@@ -165,8 +165,8 @@ func (s *sink) write(pcm []int16) error {
 	return nil
 }
 
-// finish makes the output a whole WAV. The error, if not nil, is why the run
-// failed before: finish adds where the output ends.
+// finish makes the output a complete WAV. If err, which made the run fail, is not nil,
+// finish adds the length of the output to it.
 func (s *sink) finish(err error) error {
 	broken := errors.Join(s.wav.Close(), s.close())
 	if broken != nil {
@@ -178,7 +178,7 @@ func (s *sink) finish(err error) error {
 	return err
 }
 
-// named puts a file's name before an error, unless it is there already.
+// named puts a file's name before an error, unless the error has one already.
 func named(name string, err error) error {
 	if err == nil {
 		return nil

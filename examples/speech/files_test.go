@@ -67,8 +67,8 @@ func TestInputThatIsNoFile(t *testing.T) {
 	}
 }
 
-// An input that fails midway fails the run. What came before the failure is
-// all in the output, which is a whole WAV, and the error says how long it is.
+// An input that fails midway fails the run. The output is a complete WAV of all
+// samples before the failure, and the error has its length.
 func TestInputFailsMidway(t *testing.T) {
 	broken := errors.New("the line is dead")
 	_, whole := readWAV(t, sample)
@@ -98,7 +98,7 @@ func TestInputFailsMidway(t *testing.T) {
 				t.Errorf("a run that failed reports %s", &report)
 			}
 			if _, got := readWholeWAV(t, out); !slices.Equal(got, whole[:(c.bytes-wavHeaderBytes)/2]) {
-				t.Errorf("%d samples came out, not the %d that went in", len(got), (c.bytes-wavHeaderBytes)/2)
+				t.Errorf("%d samples of output, %d of input", len(got), (c.bytes-wavHeaderBytes)/2)
 			}
 		})
 	}
@@ -121,7 +121,7 @@ func TestOutputFailsMidway(t *testing.T) {
 	for _, room := range []int{0, wavHeaderBytes - 1, wavHeaderBytes, 50_000, len(sample) - 1} {
 		err := run(t.Context(), []string{"", "-"}, nil, &brokenWriter{room}, io.Discard)
 		if !errors.Is(err, errBroken) || !strings.HasPrefix(err.Error(), "standard output: ") {
-			t.Errorf("room for %d bytes: %v", room, err)
+			t.Errorf("space for %d bytes: %v", room, err)
 		}
 	}
 	err := run(t.Context(), nil, nil, &brokenWriter{20}, io.Discard)
@@ -140,7 +140,7 @@ func TestOutputThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// The input is not written over, by whatever name.
+// The input is not overwritten, under any of its names.
 func TestOutputIsTheInput(t *testing.T) {
 	in := writeFile(t, "in.wav", sample)
 	link := filepath.Join(t.TempDir(), "link.wav")

@@ -5,16 +5,16 @@
 //	    -> vocoder: samples -> WAV
 //
 // Its stages are in this process. With pipeline.yaml they are processes of
-// their own, of which talker is in Python:
+// their own, and talker is in Python:
 //
 //	omnibus run examples/speech/pipeline.yaml
 //
-// Either way the samples are the same, bit for bit. There, the host tells this
-// program by the environment what to be: $OMNIBUS_STAGE names a stage to serve;
-// without it, $OMNIBUS_SOCKET is where the pipeline is to be found.
+// Either way the samples are the same, bit for bit. With pipeline.yaml, the host
+// sets the environment of this program: $OMNIBUS_STAGE names a stage to serve;
+// without it, the program joins the pipeline at $OMNIBUS_SOCKET.
 //
 // Chunks of 25 frames flow while the input is still being read. It prints
-// progress, and at the end what moved on each edge, the coded size and the
+// progress, and at the end the traffic of each edge, the coded size and the
 // ratio of signal to noise.
 //
 //	usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]
@@ -22,16 +22,16 @@
 // STEP is the quantiser's step as a fraction of the signal's level, by default
 // 0.32; 0 keeps the samples as they are. IN.wav is 16-bit PCM, mono or stereo.
 // A dash stands for standard input or output. Without arguments it codes a
-// sample that it brings along; without OUT.wav the samples go nowhere.
+// built-in sample; without OUT.wav the samples are dropped.
 //
 // The figures go to standard output, or to standard error when the samples
 // have standard output; progress always goes to standard error.
 //
-// OUT.wav is made only when IN.wav begins as a WAV should. When something
-// fails after that, OUT.wav is still a whole WAV: it ends early, and the error
-// says where. The exit status is 0, 1 after a failure, and 2 when the command
-// line makes no sense. An interrupt or SIGTERM ends the run in this way, a
-// second one at once.
+// OUT.wav is made only when IN.wav begins with a valid header. After a later
+// failure, OUT.wav is still a complete WAV: it ends early, and the error has its
+// length. The exit status is 0, 1 after a failure, and 2 for an invalid command
+// line. An interrupt or SIGTERM ends the run as a failure, a second one ends the
+// process at once.
 package main
 
 import (
@@ -57,12 +57,12 @@ var sample []byte
 
 const usage = "usage: speech [-q STEP] [-o text|json] [IN.wav [OUT.wav]]"
 
-// errUsage reports a command line that makes no sense.
+// errUsage reports an invalid command line.
 var errUsage = errors.New("command line")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // from here on a signal does what it always does
+	context.AfterFunc(ctx, stop) // the next signal ends the process
 	var err error
 	if stage := os.Getenv(node.EnvStage); stage != "" {
 		err = serve(ctx, stage)
@@ -94,7 +94,7 @@ type options struct {
 	format  string
 	in, out string // file names, "-", or empty
 
-	// tweak changes what the bus is opened with: tests set faults with it.
+	// tweak changes the pipeline and options of the bus: tests inject faults with it.
 	tweak func(*bus.Pipeline, *bus.Options)
 }
 
@@ -116,7 +116,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	switch {
 	case o.format != "text" && o.format != "json":
 		return o, fmt.Errorf("%w: -o is %q: use text or json", errUsage, o.format)
-	case !(o.step >= 0) || math.IsInf(o.step, 0): // so written, it catches NaN too
+	case !(o.step >= 0) || math.IsInf(o.step, 0): // in this form it rejects NaN as well
 		return o, fmt.Errorf("%w: -q is %v: use 0, or a positive fraction", errUsage, o.step)
 	case isFlag(o.in) || isFlag(o.out):
 		return o, fmt.Errorf("%w: flags come before file names; write a file's name that begins with a dash as ./-NAME", errUsage)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// mustRun runs a command line and gives its standard output and error.
+// mustRun runs a command line and returns its standard output and error.
 func mustRun(t *testing.T, stdin []byte, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, progress bytes.Buffer
@@ -52,8 +52,8 @@ func readFigures(t *testing.T, text string) figures {
 	return f
 }
 
-// The sample keeps 20 dB in a quarter of its bytes or less, and moves without
-// a copy, whatever the memory.
+// The sample keeps 20 dB in a quarter of its bytes or less, and is moved without
+// a copy, in each kind of memory.
 func TestSample(t *testing.T) {
 	for _, memory := range []shmstore.Memory{shmstore.Auto, shmstore.Heap} {
 		t.Run(memory.String(), func(t *testing.T) {
@@ -101,7 +101,7 @@ func checkSample(t *testing.T, f figures) {
 	}
 }
 
-// What the report says of a run agrees with what the run wrote.
+// The figures of the report agree with the output.
 func TestFiguresAgreeWithTheOutput(t *testing.T) {
 	out := t.TempDir() + "/out.wav"
 	text, _ := mustRun(t, sample, "-o", "json", "-", out)

@@ -5,8 +5,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/speech"
 )
 
-// window is how many chunks of a request may be under way from one stage to
-// the next.
+// window is how many chunks of a request may be in flight from one stage to the
+// next.
 const window = 8
 
 // pipeline is the codec as three stages, for one request at a time.

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// A step of 0 gives every sample back.
+// A step of 0 returns every sample unchanged.
 func TestLossless(t *testing.T) {
 	mono, stereo := wav.Format{Rate: 22050, Channels: 1}, wav.Format{Rate: 44100, Channels: 2}
 	// A size of 0 is a true one when a chunk follows.
@@ -51,7 +51,7 @@ func TestLossless(t *testing.T) {
 	}
 }
 
-// A lossy step works on whatever is as short, as long or as quiet.
+// A lossy step works on short, long and quiet inputs.
 func TestLossy(t *testing.T) {
 	for _, q := range []string{"1e-300", "0.01", "1", "1e300"} {
 		for _, n := range []int{0, 1, 600, 30_001} {
@@ -82,7 +82,7 @@ func failAt(s *bus.StageSpec, seq uint64) {
 }
 
 // A stage that fails with one chunk ends the run with an error that names the edge
-// and the sequence; what was written before it is right.
+// and the sequence; the samples that were written before are right.
 func TestStageFails(t *testing.T) {
 	const lastChunk = 13 // of the sample
 	for stage, name := range map[int]string{1: "thinker->talker", 2: "talker->vocoder"} {
@@ -116,8 +116,8 @@ func checkFailure(t *testing.T, err error, edge string, seq uint64) {
 	}
 }
 
-// checkPrefix checks that a file is a WAV of the first samples of the sample,
-// atMost so many.
+// checkPrefix checks that a file is a WAV of the first samples of the sample, atMost
+// samples long.
 func checkPrefix(t *testing.T, name string, atMost uint64) {
 	t.Helper()
 	_, whole := readWAV(t, sample)

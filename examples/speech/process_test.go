@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// program is the test binary as the program, with standard input, output and
-// error in place.
+// program is the test binary as the program, with its own standard input, output
+// and error.
 func program(t *testing.T, stdin io.Reader, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
@@ -101,7 +101,7 @@ func TestInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _, _ = stdin.Write(sample[:100_000]) }()
-	if _, err := io.ReadFull(stdout, make([]byte, wavHeaderBytes+1)); err != nil { // it is at work
+	if _, err := io.ReadFull(stdout, make([]byte, wavHeaderBytes+1)); err != nil { // it is running
 		t.Fatal(err)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

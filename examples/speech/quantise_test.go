@@ -26,7 +26,7 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Skip("python3 is not installed")
 	}
-	readFile(t, "quantise.py") // so that a result is not cached beyond a change
+	readFile(t, "quantise.py") // so that a change invalidates a cached test result
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH=."+string(filepath.ListSeparator)+pythonClient)
 	cmd.Stderr = t.Output()
@@ -41,8 +41,8 @@ type asked struct {
 	coeffs  []float32
 }
 
-// The talker in Python makes the bytes that the one in Go makes, whatever the
-// coefficients, and refuses what that one refuses.
+// For all coefficients, the talker in Python makes the same bytes as the one in Go, or
+// refuses the same chunks.
 func TestQuantisersAgree(t *testing.T) {
 	var chunks []asked
 	for _, quality := range []float64{0, 1e-300, 1e-5, 0.01, 0.1, codec.DefaultRatio, 1, 3, 1e300} {
@@ -64,7 +64,7 @@ func TestQuantisersAgree(t *testing.T) {
 	}
 }
 
-// codeInPython gives the coded chunks; nil for one that is refused.
+// codeInPython returns the coded chunks; nil for a refused one.
 func codeInPython(t *testing.T, chunks []asked) [][]byte {
 	t.Helper()
 	var in bytes.Buffer
@@ -89,7 +89,7 @@ func codeInPython(t *testing.T, chunks []asked) [][]byte {
 	var coded [][]byte
 	for range chunks {
 		if len(out) < 4 || uint32(len(out)-4) < binary.LittleEndian.Uint32(out) {
-			t.Fatalf("%d chunks came out, %d went in", len(coded), len(chunks))
+			t.Fatalf("%d chunks of output, %d of input", len(coded), len(chunks))
 		}
 		size := binary.LittleEndian.Uint32(out)
 		coded, out = append(coded, out[4:4+size]), out[4+size:]
@@ -97,7 +97,7 @@ func codeInPython(t *testing.T, chunks []asked) [][]byte {
 	return coded
 }
 
-// chunksToCode has chunks that take every path through the coder.
+// chunksToCode returns chunks that take every path through the coder.
 func chunksToCode(t *testing.T) []asked {
 	t.Helper()
 	_, speech := readWAV(t, sample)
@@ -122,7 +122,7 @@ func chunksToCode(t *testing.T) []asked {
 		}
 		chunks = append(chunks, asked{name: name, shape: shape, coeffs: coeffs})
 	}
-	// With ten bits between neighbours, hardly anything is where it was expected.
+	// With ten bits between neighbours, the predictions are nearly all wrong.
 	made("wild", func(int) float64 { return math.Ldexp(r.NormFloat64(), r.IntN(20)) })
 	made("a few peaks", func(i int) float64 { return float64(i/381) * 1.2e5 })
 	// As float64, some of these sums would round to another level.

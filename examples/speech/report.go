@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// figures are what a run moved and measured.
+// figures are the traffic and the measurements of a run.
 type figures struct {
 	Rate       int        `json:"rate_hz"`
 	Channels   int        `json:"channels"`
@@ -44,7 +44,7 @@ func (f *figures) take(s bus.Stats) {
 	f.PCMBytes = int64(f.Samples) * 2
 	for _, e := range s.Edges {
 		if e.From == "" {
-			continue // the word that starts the thinker
+			continue // the edge of the inputs
 		}
 		to := e.To
 		if to == "" {
@@ -100,13 +100,13 @@ func (f *figures) quality() string {
 	return fmt.Sprintf("%.2f dB", *f.SNR)
 }
 
-// progress says how far a run is: on one line of a terminal, or else in lines
-// that come less often the longer it takes.
+// progress prints the progress of a run: on one line of a terminal, otherwise on lines
+// whose intervals grow with the time.
 type progress struct {
 	w        io.Writer
 	terminal bool
 	perSec   float64 // samples
-	next     float64 // seconds of audio at which to say something
+	next     float64 // seconds of audio at the next line
 }
 
 func newProgress(w io.Writer, f wav.Format) *progress {

@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// A service is the pipeline, wherever its stages are.
+// A service is the pipeline, with stages in this process or in others.
 type service interface {
 	Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error)
 	Close(ctx context.Context) error
@@ -21,7 +21,7 @@ type service interface {
 }
 
 // open starts the pipeline in this process, or joins the bus of the host that
-// started it.
+// started this process.
 func (o options) open(ctx context.Context) (service, error) {
 	if os.Getenv(node.EnvSocket) != "" {
 		n, err := node.Join(ctx, "speech", node.JoinOptions{MaxRequests: 1})

@@ -39,10 +39,10 @@ func omnibus(t *testing.T) string {
 	return path
 }
 
-// What comes out of the processes of pipeline.yaml is what comes out of the
-// stages in one process, bit for bit, and nothing is left behind.
+// The output of the processes of pipeline.yaml is the same, bit for bit, as that of the
+// stages in one process, and no socket or process is left.
 func TestProcesses(t *testing.T) {
-	readFile(t, "quantise.py") // so that a result is not cached beyond a change
+	readFile(t, "quantise.py") // so that a change invalidates a cached test result
 	command := omnibus(t)
 	stereo := writeFile(t, "stereo.wav", wavBytes(wav.Format{Rate: 16000, Channels: 2}, sweep(70_000)))
 	empty := writeFile(t, "empty.wav", wavBytes(wav.Format{Rate: 8000, Channels: 1}, nil))
@@ -65,7 +65,7 @@ func TestProcesses(t *testing.T) {
 				t.Error("the samples are not the same")
 			}
 			got := readFigures(t, stdout)
-			for i, e := range want.Edges { // what is timed or copied may differ
+			for i, e := range want.Edges { // times and copies may differ
 				got.Edges[i].P50, got.Edges[i].P99, got.Edges[i].Copies = e.P50, e.P99, e.Copies
 			}
 			got.Seconds = want.Seconds
@@ -90,8 +90,8 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// checkKilledTalker kills the talker while the input is still coming. The next
-// one goes on where it was, and no sample is another.
+// checkKilledTalker kills the talker while the input is still being sent. The next
+// talker continues, and all samples are the same.
 func checkKilledTalker(t *testing.T, command string) {
 	want := first(mustRun(t, sample, "-", "-"))
 	var stderr bytes.Buffer
@@ -110,7 +110,7 @@ func checkKilledTalker(t *testing.T, command string) {
 	}
 	half := len(sample) / 2
 	go func() { _, _ = stdin.Write(sample[:half]) }()
-	got := make([]byte, wavHeaderBytes+chunkBytes) // the talker is at work
+	got := make([]byte, wavHeaderBytes+chunkBytes) // the talker is working
 	if _, err := io.ReadFull(stdout, got); err != nil {
 		t.Error(err) // standard error follows
 	}
@@ -137,8 +137,8 @@ func checkKilledTalker(t *testing.T, command string) {
 
 func first(s, _ string) string { return s }
 
-// processes prepares a run of pipeline.yaml with this program as the one that
-// submits. All its processes have the runtime folder in their environment.
+// processes prepares a run of pipeline.yaml with this program as the caller. All its
+// processes have the runtime folder in their environment.
 func processes(t *testing.T, command string, args ...string) (cmd *exec.Cmd, runtimeDir string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -179,7 +179,7 @@ func checkNothingLeft(t *testing.T, runtimeDir string) {
 	}
 }
 
-// running has the command lines of the processes of a run, by their numbers.
+// running returns the command lines of the processes of a run, by process id.
 func running(t *testing.T, runtimeDir string) map[int]string {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -190,7 +190,7 @@ func running(t *testing.T, runtimeDir string) map[int]string {
 	for _, dir := range all {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil || !bytes.Contains(env, []byte("XDG_RUNTIME_DIR="+runtimeDir+"\x00")) {
-			continue // it has ended, or is somebody else's
+			continue // it has ended, or belongs to another user
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil {
@@ -231,16 +231,16 @@ func TestPipelineFile(t *testing.T) {
 		t.Errorf("the edges differ:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"go", "run", ".", "testdata/speech.wav", "decoded.wav"}, file.Bus.Main); diff != "" {
-		t.Errorf("what the README says of the program that submits is not so:\n%s", diff)
+		t.Errorf("the README's description of the caller differs:\n%s", diff)
 	}
 }
 
-// A stage that the program does not have is an error, not a run of its own.
+// The name of a stage that the program does not have is an error; the program does not run as a caller.
 func TestServeUnknownStage(t *testing.T) {
 	cmd, stdout, stderr := program(t, nil)
-	cmd.Env = append(cmd.Env, node.EnvStage+"=nobody")
+	cmd.Env = append(cmd.Env, node.EnvStage+"=singer")
 	var exit *exec.ExitError
-	if err := cmd.Run(); !errors.As(err, &exit) || !strings.Contains(stderr.String(), `speech: there is no stage "nobody"`) || stdout.Len() > 0 {
+	if err := cmd.Run(); !errors.As(err, &exit) || !strings.Contains(stderr.String(), `speech: there is no stage "singer"`) || stdout.Len() > 0 {
 		t.Errorf("got %v, standard output %q, standard error %q", err, stdout, stderr)
 	}
 }

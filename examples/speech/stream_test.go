@@ -17,7 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/wav"
 )
 
-// live is a run whose ends a test holds.
+// live is a run whose input and output a test controls.
 type live struct {
 	t      *testing.T
 	ctx    context.Context
@@ -28,8 +28,8 @@ type live struct {
 	err    chan error
 }
 
-// startLive runs -q 0 from a pipe to a pipe. A run that waits for what never
-// comes fails after a while, instead of holding up the test.
+// startLive runs -q 0 from a pipe to a pipe. A run that waits too long fails, so that
+// the test does not hang.
 func startLive(t *testing.T, tweak func(*bus.Pipeline, *bus.Options)) *live {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
@@ -44,7 +44,7 @@ func startLive(t *testing.T, tweak func(*bus.Pipeline, *bus.Options)) *live {
 		errW.CloseWithError(err)
 		l.err <- err
 	}()
-	t.Cleanup(func() { // also when the test gave up in between
+	t.Cleanup(func() { // also when the test ends early
 		cancel()
 		inW.Close()
 		outR.Close()
@@ -79,12 +79,12 @@ func (l *live) progress() string {
 	return line
 }
 
-// ignoreProgress reads what is left of standard error.
+// ignoreProgress reads the rest of standard error.
 func (l *live) ignoreProgress() { go func() { _, _ = io.Copy(io.Discard, l.stderr) }() }
 
 var liveFormat = wav.Format{Rate: 22050, Channels: 1}
 
-// chunkBytes is the PCM that makes a chunk, and hopBytes what comes out later.
+// chunkBytes of PCM make a chunk; the output is hopBytes behind the input.
 var (
 	hopBytes   = 2 * mdct.HopFor(liveFormat.Rate)
 	chunkBytes = codec.ChunkFrames * hopBytes
@@ -95,8 +95,8 @@ func openWAV(pcm []int16) []byte {
 	return openWAVOf(wavBytes(liveFormat, pcm))
 }
 
-// Samples come out while later ones have not been written: of every chunk at
-// once, but for one hop. Progress is told as well, line by line.
+// Samples are written before later ones are read: those of every chunk at once, but
+// for one hop. Progress is printed as well, line by line.
 func TestStreaming(t *testing.T) {
 	l := startLive(t, nil)
 	const chunks = 10
@@ -124,7 +124,7 @@ func TestStreaming(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out = append(out, rest...); !slices.Equal(out, in) {
-		t.Errorf("%d bytes came out, not those that went in, which are %d", len(out), len(in))
+		t.Errorf("%d bytes of output, which differ from the %d bytes of input", len(out), len(in))
 	}
 }
 
@@ -149,8 +149,8 @@ func TestCancelWhileInputIsSilent(t *testing.T) {
 			if written > chunkBytes {
 				l.read(chunkBytes - hopBytes)
 			}
-			// What was read before the end may still come out, or not: whichever
-			// of the input and the request learns of it first.
+			// Samples that were read before the end may still be written: that depends on
+			// whether the input or the request ends first.
 			more := make(chan int64, 1)
 			go func() {
 				n, _ := io.Copy(io.Discard, l.stdout) // it ends with the run's error
@@ -188,6 +188,6 @@ func TestFailureWhileInputIsSilent(t *testing.T) {
 	go func() { _, _ = l.stdin.Write(in[:wavHeaderBytes+2*chunkBytes]) }()
 	_, _ = io.Copy(io.Discard, l.stdout)
 	if err := <-l.err; !errors.Is(err, errFails) || l.ctx.Err() != nil {
-		t.Errorf("got %v; the context that ends what hangs: %v", err, l.ctx.Err())
+		t.Errorf("got %v; the context of the time limit: %v", err, l.ctx.Err())
 	}
 }

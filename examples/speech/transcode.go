@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/speech"
 )
 
-// transcode sends a source through the pipeline and writes what comes out.
+// transcode sends a source through the pipeline and writes the output.
 func transcode(ctx context.Context, o options, src *source, out *sink, p *progress) (_ *figures, err error) {
 	s, err := o.open(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func transcode(ctx context.Context, o options, src *source, out *sink, p *progre
 	return f, nil
 }
 
-// feed sends the source to the request, piece by piece, until it ends or is
-// stopped. What goes wrong ends the request.
+// feed sends the source to the request, piece by piece, until the source ends or is
+// stopped. An error ends the request.
 func feed(ctx context.Context, r *bus.Request, src *source, quality float64) (stop func()) {
 	fed := make(chan struct{})
 	go func() {
@@ -55,15 +55,15 @@ func feed(ctx context.Context, r *bus.Request, src *source, quality float64) (st
 		}
 	}()
 	return func() {
-		src.close() // or a read that waits for input would hold us up
+		src.close() // ends a read that waits for input
 		r.Close()
 		<-fed
 	}
 }
 
 // feedPiece sends as many samples as make a chunk: a tensor of int16, read in
-// place. The last piece has what is left, which may be nothing; it is sent all
-// the same, since it may be the first one and tells the format.
+// place. The last piece has the remaining samples, which may be none; it is always
+// sent, since it has the format and may be the first.
 func feedPiece(ctx context.Context, r *bus.Request, src *source, quality float64) (last bool, err error) {
 	format := src.Format()
 	length := codec.ChunkFrames * mdct.HopFor(format.Rate)
@@ -92,7 +92,7 @@ func feedPiece(ctx context.Context, r *bus.Request, src *source, quality float64
 	return true, buf.Send(size, bus.Last())
 }
 
-// receive writes the samples as they come, and measures them.
+// receive writes the samples as they arrive, and measures them.
 func (f *figures) receive(ctx context.Context, r *bus.Request, src *source, out *sink, p *progress) error {
 	defer p.done()
 	var noise codec.SNRMeter

@@ -20,13 +20,13 @@ import (
 const (
 	// stallTimeout is how long a process may be stopped with work.
 	stallTimeout = 300 * time.Millisecond
-	// patience bounds every wait for something that must happen: it is far
-	// longer than anything takes that does.
+	// patience bounds every wait for an event that must happen. It is far longer
+	// than any such event takes.
 	patience = time.Minute
-	// pollPause is between two looks at what another process does.
+	// pollPause is the pause between two polls of another process's state.
 	pollPause = 200 * time.Microsecond
-	// maxBroken bounds the report of a run that goes wrong.
-	maxBroken = 10
+	// maxViolations bounds the report of a run that goes wrong.
+	maxViolations = 10
 )
 
 // TestChaos kills the processes of stages and callers under load.
@@ -38,73 +38,74 @@ func TestChaos(t *testing.T) {
 	s := seed(t)
 	before := takeInventory(t)
 	c := openRun(t, s, relayed(), 1+kills/200)
-	c.populate()
-	c.rampage(random(s, 1), kills)
-	c.wind()
+	c.startAll()
+	c.killUntil(random(s, 1), kills)
+	c.shutDown()
 	before.compare(t)
 	c.report()
 }
 
-// run is a bus whose processes are being killed, and the test's book of them.
+// run is a bus whose processes are being killed, and the test's record of them.
 type run struct {
-	t      *testing.T
-	play   play
-	ctx    context.Context // ends when the run is given up
-	giveUp context.CancelCauseFunc
-	bus    *bus.Bus
-	server *host.Server
-	socket string
-	faults *faults
-	log    tail
+	t        *testing.T
+	scenario scenario
+	ctx      context.Context // ends when the run is given up
+	giveUp   context.CancelCauseFunc
+	bus      *bus.Bus
+	server   *host.Server
+	socket   string
+	faults   *faults
+	log      tail
 
-	stages     sync.WaitGroup // who starts a stage's processes anew
-	submitters sync.WaitGroup // likewise, and who submits in this process
+	stages     sync.WaitGroup // goroutines that restart processes of stages
+	submitters sync.WaitGroup // goroutines that restart submitters, or submit from this process
 	reclaims   sync.WaitGroup
-	completed  atomic.Int64 // requests, as their callers say
+	completed  atomic.Int64 // requests that callers reported complete
 
-	mu         sync.Mutex
-	children   map[int]*child
-	books      map[int]holding // what a victim had, as the host saw it dead or stuck
-	resume     map[int]bool    // what to do with one that is stuck: wake it, or else kill it
-	victims    map[int]bool    // who was killed, or stopped
-	failed     []string        // what is said of requests that failed
-	noSubmit   bool            // no new submitters
-	noStages   bool            // nor stages
-	counted    int             // kills at any moment
-	atPlaces   int             // ... and at named places
-	uncounted  int             // ... and of victims that had nothing
-	stops      int
-	broken     []string
-	teardown   samples // from SIGKILL to the pidfd
-	reclaiming samples // from there until everything is back
+	mu          sync.Mutex
+	children    map[int]*child
+	heldAtDeath map[int]holding // what a victim held when the host found it dead or stuck
+	resume      map[int]bool    // by process: whether a stuck process is continued; otherwise it is killed
+	victims     map[int]bool    // processes that were killed or stopped
+	failures    []string        // error texts of requests that failed
+	noSubmit    bool            // no new submitters are started
+	noStages    bool            // ... and no new processes of stages
+	counted     int             // kills at random moments that count
+	atPoints    int             // kills at named points
+	uncounted   int             // kills of victims that held nothing
+	stops       int
+	violations  []string
+	teardown    samples // from SIGKILL to the pidfd
+	reclaiming  samples // from there until everything is reclaimed
 }
 
-// holding is what a process has.
-type holding struct{ deliveries, rooms, requests, direct int }
+// holding is what a process holds, by the host's accounts: counts of deliveries, payloads, requests and
+// direct streams.
+type holding struct{ deliveries, payloads, requests, direct int }
 
-func (h holding) any() bool { return h.deliveries > 0 || h.rooms > 0 }
+func (h holding) any() bool { return h.deliveries > 0 || h.payloads > 0 }
 
-// worth reports whether the death of a process that has this counts. Of
-// deliveries that go past the host it knows the streams alone.
+// worth reports whether the death of a process with this holding counts. Of
+// deliveries on the direct path the host knows only the streams.
 func (c *run) worth(r role, h holding) bool {
-	if c.play.mortal && r.python == "" {
+	if c.scenario.mayFail && r.python == "" {
 		return h.direct > 0
 	}
 	return h.any()
 }
 
-func openRun(t *testing.T, seed uint64, play play, timesEach int) *run {
+func openRun(t *testing.T, seed uint64, sc scenario, timesEach int) *run {
 	t.Helper()
 	c := &run{
-		t: t, play: play, socket: filepath.Join(t.TempDir(), "bus.sock"), faults: newFaults(play.cast, timesEach, random(seed, 2)),
-		children: make(map[int]*child), books: make(map[int]holding), resume: make(map[int]bool), victims: make(map[int]bool),
+		t: t, scenario: sc, socket: filepath.Join(t.TempDir(), "bus.sock"), faults: newFaults(sc.roles, timesEach, random(seed, 2)),
+		children: make(map[int]*child), heldAtDeath: make(map[int]holding), resume: make(map[int]bool), victims: make(map[int]bool),
 	}
 	c.ctx, c.giveUp = context.WithCancelCause(context.Background())
-	opts := play.options
-	opts.OnStall = func([]bus.Stall) {} // the run says what waits when it waits for too long
+	opts := sc.options
+	opts.OnStall = func([]bus.Stall) {} // the run reports stalls when one of its own waits times out
 	opts.Logger = slog.New(slog.NewTextHandler(&c.log, nil))
 	var err error
-	if c.bus, err = bus.Open(t.Context(), play.pipeline, opts); err != nil {
+	if c.bus, err = bus.Open(t.Context(), sc.pipeline, opts); err != nil {
 		t.Fatal(err)
 	}
 	if c.server, err = host.Listen(c.bus, c.socket, host.ListenOptions{Autopsy: c.autopsy, OnStuck: c.stuck}); err != nil {
@@ -113,9 +114,9 @@ func openRun(t *testing.T, seed uint64, play play, timesEach int) *run {
 	return c
 }
 
-// populate starts everybody.
-func (c *run) populate() {
-	for _, r := range c.play.cast {
+// startAll starts all processes, and the submitters of this process.
+func (c *run) startAll() {
+	for _, r := range c.scenario.roles {
 		group := &c.stages
 		if r.stage == "" {
 			group = &c.submitters
@@ -123,28 +124,28 @@ func (c *run) populate() {
 		group.Go(func() { c.keepAlive(r) })
 	}
 	var tags tags
-	for range c.play.own {
+	for range c.scenario.hostRequests {
 		c.submitters.Go(func() {
 			for i := 0; !c.stopped("") && c.ctx.Err() == nil; i++ {
-				err := c.play.roundTrip(c.ctx, c.bus, tags.next(), i)
+				err := c.scenario.roundTrip(c.ctx, c.bus, tags.next(), i)
 				switch {
 				case err == nil || c.ctx.Err() != nil:
 					c.completed.Add(1)
-				case c.play.mortal && died(err):
-					c.fail(err.Error())
+				case c.scenario.mayFail && died(err):
+					c.addFailure(err.Error())
 				default:
-					c.fault("a request of the host's own: %v", err)
+					c.violationf("a request of the host's own: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// keepAlive runs one process of a role after the other.
+// keepAlive runs the processes of a role, one after the other.
 func (c *run) keepAlive(r role) {
 	for !c.stopped(r.stage) && c.ctx.Err() == nil {
-		fault := c.faults.take(r.name)
-		ch, err := start(r, c.socket, fault, c.hear)
+		fault := c.faults.next(r.name)
+		ch, err := start(r, c.socket, fault, c.handleLine)
 		if err != nil {
 			c.giveUp(err)
 			return
@@ -153,7 +154,7 @@ func (c *run) keepAlive(r role) {
 		c.children[ch.pid()] = ch
 		c.mu.Unlock()
 		<-ch.dead
-		c.reclaims.Go(func() { c.bury(ch) })
+		c.reclaims.Go(func() { c.recordDeath(ch) })
 	}
 }
 
@@ -167,65 +168,65 @@ func (c *run) stopped(stage string) bool {
 	return c.noStages
 }
 
-// hear takes in a line of a submitter's.
-func (c *run) hear(line string) {
+// handleLine records a line that a submitter printed.
+func (c *run) handleLine(line string) {
 	if strings.HasPrefix(line, "done ") {
 		c.completed.Add(1)
 	} else if text, ok := strings.CutPrefix(line, "failed "); ok {
-		c.fail(text)
+		c.addFailure(text)
 	} else if text, ok := strings.CutPrefix(line, "broken "); ok {
-		c.fault("a submitter: %s", text)
+		c.violationf("a submitter: %s", text)
 	}
 }
 
-// fail notes a request that failed with a process: see checkFailed.
-func (c *run) fail(text string) {
+// addFailure records a request that failed because a process died: see checkFailed.
+func (c *run) addFailure(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failed = append(c.failed, text)
+	c.failures = append(c.failures, text)
 }
 
-// fault notes something that must not be.
-func (c *run) fault(format string, args ...any) {
+// violationf records a violation of a promise. After maxViolations it ends the run.
+func (c *run) violationf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.broken = append(c.broken, fmt.Sprintf(format, args...))
-	if len(c.broken) >= maxBroken {
+	c.violations = append(c.violations, fmt.Sprintf(format, args...))
+	if len(c.violations) >= maxViolations {
 		c.giveUp(errors.New("too much is broken"))
 	}
 }
 
-// look says what the host's books have for a process.
-func (c *run) look(pid int) (h holding, attached bool) {
+// holding returns what a process holds by the host's accounts, and whether it is attached.
+func (c *run) holding(pid int) (h holding, attached bool) {
 	for _, p := range c.server.Processes() {
 		if p.PID != pid {
 			continue
 		}
 		attached = true
 		h.deliveries += p.Held
-		h.rooms += p.Arena.Payloads
+		h.payloads += p.Arena.Payloads
 		h.requests += p.Requests
 		h.direct += p.Direct
 	}
 	return h, attached
 }
 
-// autopsy is called when the host has noticed a death, before it takes
-// anything back.
+// autopsy is called when the host has noticed a death, before the host reclaims
+// anything.
 func (c *run) autopsy(pid int) string {
 	c.note(pid)
 	return "killed by the test"
 }
 
 func (c *run) note(pid int) {
-	h, _ := c.look(pid)
+	h, _ := c.holding(pid)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.books[pid] = h
+	c.heldAtDeath[pid] = h
 }
 
-// stuck kills a process that is stopped, as a host does with its own, or has
-// it go on, to find its connection closed.
+// stuck kills a stopped process, as a host does with its own children, or
+// continues it; a continued process finds its connection closed.
 func (c *run) stuck(pid int, _ error) {
 	c.note(pid)
 	c.mu.Lock()
@@ -241,21 +242,22 @@ func (c *run) stuck(pid int, _ error) {
 	}
 }
 
-// bury waits until nothing of a dead process is left, and enters its death.
-func (c *run) bury(ch *child) {
+// recordDeath waits until everything that a dead process held is reclaimed, and
+// records its death.
+func (c *run) recordDeath(ch *child) {
 	defer func() {
 		c.mu.Lock()
 		delete(c.children, ch.pid())
 		c.mu.Unlock()
 	}()
-	reclaimed := c.until("everything that process %d had to be back", func() bool {
-		_, attached := c.look(ch.pid())
+	reclaimed := c.until("everything that process %d held to be reclaimed", func() bool {
+		_, attached := c.holding(ch.pid())
 		return !attached
 	}, ch.pid())
 	took := time.Since(ch.diedAt)
 	<-ch.done
 	c.mu.Lock()
-	had, attended := c.books[ch.pid()]
+	had, attended := c.heldAtDeath[ch.pid()]
 	c.mu.Unlock()
 
 	byTest := ch.killedAt.Load() != 0
@@ -266,13 +268,13 @@ func (c *run) bury(ch *child) {
 	}
 	switch {
 	case ch.err == nil && c.stopped(ch.role.stage), ch.excused.Load():
-		c.faults.giveBack(ch.role.name, ch.fault)
+		c.faults.putBack(ch.role.name, ch.fault)
 		return
 	case !ch.killed() || (!byTest && ch.fault == ""):
-		c.fault("%s (process %d) ended by itself: %v\n%s", ch.role.name, ch.pid(), ch.err, ch.stderr.String())
+		c.violationf("%s (process %d) ended by itself: %v\n%s", ch.role.name, ch.pid(), ch.err, ch.stderr.String())
 		return
 	case byTest:
-		c.faults.giveBack(ch.role.name, ch.fault)
+		c.faults.putBack(ch.role.name, ch.fault)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +283,7 @@ func (c *run) bury(ch *child) {
 	}
 	switch {
 	case !byTest:
-		c.atPlaces++
+		c.atPoints++
 	case !attended || !c.worth(ch.role, had):
 		c.uncounted++
 		return
@@ -293,8 +295,8 @@ func (c *run) bury(ch *child) {
 	}
 }
 
-// until waits for something that must come. It reports false, and notes it,
-// when it does not.
+// until waits until ok returns true. After patience it records a violation, ends
+// the run and reports false.
 func (c *run) until(what string, ok func() bool, args ...any) bool {
 	for limit := time.Now().Add(patience); !ok(); time.Sleep(pollPause) {
 		if c.ctx.Err() != nil {
@@ -302,7 +304,7 @@ func (c *run) until(what string, ok func() bool, args ...any) bool {
 		}
 		if time.Now().After(limit) {
 			what = fmt.Sprintf(what, args...)
-			c.fault("waited %v for %s\n%s", patience, what, c.state())
+			c.violationf("waited %v for %s\n%s", patience, what, c.state())
 			c.giveUp(errors.New(what))
 			return false
 		}
@@ -310,7 +312,7 @@ func (c *run) until(what string, ok func() bool, args ...any) bool {
 	return true
 }
 
-// state says what everybody is waiting for.
+// state describes the host's status, its stalls and its log, for a report.
 func (c *run) state() string {
 	status := c.server.Status()
 	status.Stats.Edges, status.Stats.Stages = nil, nil

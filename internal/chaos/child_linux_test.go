@@ -26,11 +26,10 @@ type role struct {
 	env    []string
 }
 
-// child is one process, from its start until it is dead and its last words are
-// read.
+// child is one process, from its start until it is dead and its output is read.
 type child struct {
 	role  role
-	fault string // where it kills itself; empty: nowhere
+	fault string // the fault point at which it kills itself; empty: none
 
 	cmd    *exec.Cmd
 	stdin  io.Closer
@@ -39,15 +38,15 @@ type child struct {
 	lines  func(line string)
 
 	killedAt atomic.Int64 // when the test sent SIGKILL, unix nanoseconds; 0: it did not
-	excused  atomic.Bool  // it may end otherwise than well
+	excused  atomic.Bool  // it may end with an error
 	diedAt   time.Time    // when the pidfd said so; set before dead is closed
 	dead     chan struct{}
-	done     chan struct{} // everything that it wrote has been read
+	done     chan struct{} // closed when its output has been read
 	err      error         // how it ended; set before done is closed
 }
 
-// start starts a process, which is told of the host's socket. lines is called
-// with each line that it writes.
+// start starts a process with the host's socket in its environment. lines is
+// called with each line of its standard output.
 func start(r role, socket, fault string, lines func(string)) (*child, error) {
 	c := &child{role: r, fault: fault, pidfd: -1, lines: lines, dead: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(os.Args[0])
@@ -77,7 +76,7 @@ func start(r role, socket, fault string, lines func(string)) (*child, error) {
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// attend sees the process to its end.
+// attend reads the output of the process, and waits until it has ended.
 func (c *child) attend(stdout io.Reader) {
 	defer close(c.done)
 	read := make(chan struct{})
@@ -108,19 +107,19 @@ func awaitDeath(pidfd int) {
 // kill sends SIGKILL.
 func (c *child) kill() {
 	c.killedAt.CompareAndSwap(0, time.Now().UnixNano())
-	_ = c.cmd.Process.Kill() // one that is dead was faster
+	_ = c.cmd.Process.Kill() // fails if it is dead
 }
 
-// signal sends what does not kill.
+// signal sends a signal that does not kill.
 func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
 
-// killed reports whether the process ended by SIGKILL. It is for after done.
+// killed reports whether the process ended by SIGKILL. It is called after done.
 func (c *child) killed() bool {
 	var exit *exec.ExitError
 	return errors.As(c.err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
-// tail keeps the end of what a process has written, for a report.
+// tail keeps the last tailBytes of what is written to it.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte

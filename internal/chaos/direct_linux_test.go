@@ -11,22 +11,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestChaosDirect kills processes whose deliveries go past the host. Requests
-// fail with their processes, and say so; no result is wrong, and all others
-// complete.
+// TestChaosDirect kills processes whose deliveries take the direct path. A request
+// fails when one of its processes dies, with an error that names the process. All
+// other requests complete, and no result is wrong.
 func TestChaosDirect(t *testing.T) { testDirect(t, "direct", *wantDirect) }
 
-// TestChaosDirectPython is the same with a stage in between to which, and from
-// which, the host relays.
+// TestChaosDirectPython is the same with a stage in between whose input and output
+// the host relays.
 func TestChaosDirectPython(t *testing.T) { testDirect(t, "direct python", *wantDirect/2) }
 
 func testDirect(t *testing.T, name string, kills int) {
-	testKills(t, plays[name](), kills, 1+kills/200)
+	testKills(t, scenarios[name](), kills, 1+kills/200)
 }
 
-// testKills puts on a play until so many kills have counted, and as many at each named place
-// as timesEach says. It returns the bus's figures.
-func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
+// testKills runs a scenario until so many kills have counted, and each fault point has killed
+// timesEach processes of each role. It returns the bus's figures.
+func testKills(t *testing.T, p scenario, kills, timesEach int) bus.Stats {
 	t.Helper()
 	if testing.Short() {
 		kills = min(kills, 10)
@@ -34,10 +34,10 @@ func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
 	s := seed(t)
 	before := takeInventory(t)
 	c := openRun(t, s, p, timesEach)
-	c.populate()
-	c.rampage(random(s, 1), kills)
+	c.startAll()
+	c.killUntil(random(s, 1), kills)
 	stats := c.bus.Stats()
-	c.wind()
+	c.shutDown()
 	before.compare(t)
 	c.report()
 	return stats
@@ -45,15 +45,15 @@ func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
 
 var processNumber = regexp.MustCompile(`process (\d+)`)
 
-// checkFailed checks that each request that failed names a process that was
-// killed, or stopped.
+// checkFailed checks that the error of each failed request names a process that was
+// killed or stopped.
 func (c *run) checkFailed() {
 	c.mu.Lock()
-	failed := c.failed
+	failed := c.failures
 	c.mu.Unlock()
 	for _, text := range failed {
 		if !c.namesVictim(text) && !c.poisoned(text) {
-			c.fault("a request failed, and no process that was killed is named: %s", text)
+			c.violationf("a request failed, and its error names no process that was killed: %s", text)
 		}
 	}
 }
@@ -69,8 +69,8 @@ func (c *run) namesVictim(text string) bool {
 	return false
 }
 
-// checkMappings checks that the processes that are left have let go of what they
-// had of those that are not, and of all payloads.
+// checkMappings checks that the live processes have unmapped the lanes of dead
+// processes, and all payloads.
 func (c *run) checkMappings() {
 	c.mu.Lock()
 	alive := make(map[int]string)
@@ -82,23 +82,24 @@ func (c *run) checkMappings() {
 	c.mu.Unlock()
 	for pid, name := range alive {
 		var left string
-		c.until("%s (process %d) to let go of what it had", func() bool {
-			left = leftIn(pid, len(alive))
+		c.until("%s (process %d) to unmap lanes and payloads", func() bool {
+			left = leftoverMappings(pid, len(alive))
 			return left == ""
 		}, name, pid)
 		if left != "" {
-			c.fault("%s (process %d) still has %s", name, pid, left)
+			c.violationf("%s (process %d) still has %s", name, pid, left)
 		}
 	}
 }
 
-// leftIn says what a process at rest has mapped, or open, that it has no use for.
-func leftIn(pid, alive int) string {
+// leftoverMappings describes the lanes and payloads that an idle process has mapped
+// and no longer needs; empty: none.
+func leftoverMappings(pid, alive int) string {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return "" // it has ended
 	}
-	// Two halves with each of the others, and both with itself.
+	// Two halves of a lane for each other process, and two for itself.
 	if n := strings.Count(string(maps), "memfd:omnibus-lane"); n > 2*(alive+1) {
 		return fmt.Sprintf("%d halves of lanes, with %d processes alive", n, alive)
 	}

@@ -14,27 +14,28 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// The pipeline whose streams go past the host, with the stages in brackets where
-// there is Python:
+// The pipeline with direct streams; the stages in brackets are there only with
+// Python:
 //
 //	                                            ┌─ u (forward) ── caller
 //	caller ── f (forward) ─[ p (Python, forward) ── g (forward) ]─ x (two of each) ─┤
 //	                                            └─ v (derive) ── caller
 //
-// All have state of the request, and nothing is handled twice: a request fails
-// with the first of its processes. The input lies in the caller's memory until x
-// is done with it, and what x makes until the caller is.
+// All stages have state of the request, and no delivery is handled twice: a request
+// fails when the first of its processes dies. An input lies in the caller's memory
+// until x has finished it, and a payload of x lies in the memory of x until the
+// caller has finished it.
 const (
 	maxDirectInputs = 60
 	outputsOfX      = 2
 	directResults   = 2 // edges to the caller
 
-	// The memory of a process is small, so that it is soon used again.
+	// The store of a process is small, so that its memory is soon reused.
 	nodeBytes      = 1 << 20
 	nodeLargeBytes = 64 << 10
 
-	// directBreath is long enough for some of the requests to end well.
-	directBreath = 150 * time.Millisecond
+	// directKillPause is long enough for some of the requests to complete.
+	directKillPause = 150 * time.Millisecond
 )
 
 // Levels of payloads in this pipeline.
@@ -43,11 +44,11 @@ const (
 	levelV
 )
 
-// direct is the play whose streams go past the host.
-func direct(python bool) play {
+// direct is the scenario with direct streams.
+func direct(python bool) scenario {
 	names := []string{"f", "x", "u", "v"}
 	edges := [][2]string{{"", "f"}, {"f", "x"}, {"x", "u"}, {"x", "v"}, {"u", ""}, {"v", ""}}
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: directTrip, join: node.JoinOptions{
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: true, roundTrip: directTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	if _, err := exec.LookPath("python3"); python && err == nil {
@@ -65,24 +66,24 @@ func direct(python bool) play {
 			replicas = 1
 		}
 		for range replicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, bus.StageSpec{
+		sc.pipeline.Stages = append(sc.pipeline.Stages, bus.StageSpec{
 			Name: name, Remote: &bus.Remote{}, Replicas: replicas, MaxInflight: stageReplicas * stageInflight / replicas, State: bus.StateRequest,
 		})
 	}
 	for range 2 {
-		play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+		sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	}
 	for _, e := range edges {
-		play.pipeline.Edges = append(play.pipeline.Edges, bus.Edge{From: e[0], To: e[1], Window: window, WindowBytes: windowBytes})
+		sc.pipeline.Edges = append(sc.pipeline.Edges, bus.Edge{From: e[0], To: e[1], Window: window, WindowBytes: windowBytes})
 	}
-	play.options = busOptions()
+	sc.options = busOptions()
 	name := "direct"
 	if python {
 		name = "direct python"
 	}
-	return play.in(name)
+	return sc.named(name)
 }
 
 // directStage is a stage of this pipeline.
@@ -90,9 +91,9 @@ func directStage(name string) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, State: bus.StateRequest}
 	switch name {
 	case "f", "g":
-		spec.Handle = passOn(levelInput)
+		spec.Handle = forwardLevel(levelInput)
 	case "u":
-		spec.Handle = passOn(levelX)
+		spec.Handle = forwardLevel(levelX)
 	case "x":
 		spec.Handle = expand
 	case "v":
@@ -101,12 +102,12 @@ func directStage(name string) bus.StageSpec {
 	return spec
 }
 
-// expand makes two payloads of each, for both of the stages behind it. Some
-// inputs it keeps for a while: whoever they came from may die meanwhile, and
-// whose memory they lie in must know that they are still read.
+// expand makes two payloads of each input, for both stages after it. It keeps some
+// inputs for a while: the process that forwarded such an input may die meanwhile,
+// and the process in whose memory the input lies must know that x still reads it.
 func expand(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}
@@ -117,13 +118,13 @@ func expand(t *bus.Task, d *bus.Delivery) error {
 		faultpoint.Hit("stage-emitted")
 	}
 	if d.Seq%keepOneIn != 1 {
-		_, err := look(d, levelInput)
+		_, err := checkDelivery(d, levelInput)
 		return err
 	}
 	k := d.Keep()
 	time.AfterFunc(keepFor, func() {
-		_, err := look(d, levelInput)
-		_ = k.Finish(err) // in these hands alone
+		_, err := checkDelivery(d, levelInput)
+		_ = k.Finish(err) // fails only if another call has finished it
 	})
 	return nil
 }
@@ -133,20 +134,20 @@ const (
 	keepFor   = 100 * time.Millisecond
 )
 
-// look checks a payload, and tells the test of one that is not as it was sent:
-// of a request that has failed already nobody else would hear.
-func look(d *bus.Delivery, level int) (tag uint32, err error) {
+// checkDelivery checks a payload. It prints an error for the test as well, since the
+// request may have failed before, and its caller then gets no second error.
+func checkDelivery(d *bus.Delivery, level int) (tag uint32, err error) {
 	if tag, err = verify(d.Bytes(), level, d.Seq); err != nil {
 		fmt.Printf("broken %q\n", fmt.Errorf("delivery %d: %w", d.Seq, err))
 	}
 	return tag, err
 }
 
-// passOn forwards a payload.
-func passOn(level int) func(t *bus.Task, d *bus.Delivery) error {
+// forwardLevel returns a handler that checks and forwards payloads of a level.
+func forwardLevel(level int) func(t *bus.Task, d *bus.Delivery) error {
 	return func(t *bus.Task, d *bus.Delivery) error {
 		faultpoint.Hit("stage-begin")
-		if _, err := look(d, level); err != nil {
+		if _, err := checkDelivery(d, level); err != nil {
 			return err
 		}
 		if err := t.Forward(d); err != nil {
@@ -157,8 +158,7 @@ func passOn(level int) func(t *bus.Task, d *bus.Delivery) error {
 	}
 }
 
-// directTrip sends one request through this pipeline and checks all that comes
-// back.
+// directTrip sends one request through this pipeline and checks all results.
 func directTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	inputs := 1 + 7*i%maxDirectInputs
 	r, err := s.Stream(ctx)
@@ -179,9 +179,9 @@ func directTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	return nil
 }
 
-// collector takes in the results of a request. It keeps some for a while, and
-// looks at them again before it gives them back: memory that is used again too
-// early shows.
+// collector receives the results of a request. It keeps some for a while, and
+// checks them again before it finishes them, which detects memory that is reused
+// too early.
 type collector struct {
 	tag  uint32
 	req  *bus.Request
@@ -195,7 +195,7 @@ type result struct {
 	seq   uint64
 }
 
-// keptResults is how many a collector keeps, fewer than the window of either edge.
+// keptResults is how many results a collector keeps, fewer than the window of either edge.
 const keptResults = window - 1
 
 func (c *collector) receive(ctx context.Context, want uint64) error {
@@ -207,14 +207,14 @@ func (c *collector) receive(ctx context.Context, want uint64) error {
 	for {
 		d, err := c.req.Recv(ctx)
 		if err == nil {
-			err = c.take(d)
+			err = c.add(d)
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		for len(c.kept) > 0 { // they are there, however the request has ended
-			if err := c.giveBack(); err != nil {
+		for len(c.kept) > 0 { // they stay readable after the request has ended
+			if err := c.finishOldest(); err != nil {
 				return err
 			}
 		}
@@ -228,8 +228,8 @@ func (c *collector) receive(ctx context.Context, want uint64) error {
 	}
 }
 
-// take checks a result.
-func (c *collector) take(d *bus.Delivery) error {
+// add checks a result, and keeps it.
+func (c *collector) add(d *bus.Delivery) error {
 	level := levelX
 	if len(d.Bytes()) >= headerBytes && int(d.Bytes()[9])>>(seqBits-8) == levelV {
 		level = levelV
@@ -243,7 +243,7 @@ func (c *collector) take(d *bus.Delivery) error {
 	c.next[edge]++
 	c.kept = append(c.kept, k)
 	if len(c.kept) > keptResults {
-		return c.giveBack()
+		return c.finishOldest()
 	}
 	return nil
 }
@@ -251,7 +251,7 @@ func (c *collector) take(d *bus.Delivery) error {
 func (c *collector) check(k result) error {
 	got, err := verify(k.d.Bytes(), k.level, k.seq)
 	if err == nil && (got != c.tag || k.d.Seq != k.seq) {
-		err = fmt.Errorf("a result of request %#x at place %d of the stream, and place %d was to come", got, k.d.Seq, k.seq)
+		err = fmt.Errorf("a result of request %#x with sequence %d instead of %d", got, k.d.Seq, k.seq)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: result %d of level %d: %w", errBroken, k.seq, k.level, err)
@@ -259,13 +259,13 @@ func (c *collector) check(k result) error {
 	return nil
 }
 
-// giveBack looks at the oldest result again, and finishes it.
-func (c *collector) giveBack() error {
+// finishOldest checks the oldest kept result again, and finishes it.
+func (c *collector) finishOldest() error {
 	k := c.kept[0]
 	c.kept = c.kept[1:]
 	err := c.check(k)
 	if err != nil {
-		err = fmt.Errorf("at the second look: %w", err)
+		err = fmt.Errorf("at the second check: %w", err)
 	}
 	return errors.Join(err, k.d.Finish(nil))
 }

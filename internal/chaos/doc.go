@@ -2,37 +2,37 @@
 // of its own.
 //
 // A test hosts a bus whose stages and callers are processes, in Go and in
-// Python, and kills them while requests are under way: with SIGKILL at random
-// moments and at named places in the code (see package faultpoint), and with
-// SIGSTOP. What a request promises to survive, it must survive: every result
-// arrives once, in order and as it was sent, and in the end nothing of anybody
-// is left, neither memory nor descriptors nor processes. TestHostKilled kills
-// the host instead; TestBadPeers has clients that break the protocol, towards
-// the host, and TestBadLanes those that break it towards each other.
+// Python, and kills the processes while requests are in flight: with SIGKILL at
+// random moments and at named points in the code (see package faultpoint), and
+// with SIGSTOP. Every result must arrive once, in order and as it was sent. At
+// the end no memory, descriptor or process is left. TestHostKilled kills the
+// host instead. In TestBadPeers clients break the protocol towards the host, in
+// TestBadLanes towards each other.
 //
 // TestChaosDirect and TestChaosDirectPython do the same to pipelines whose
-// deliveries go past the host and are handled at most once. There a request may
-// fail, and must then name a process that was killed or stopped; no payload may
-// change while anybody reads it, whoever of those that it went through is dead.
+// deliveries take the direct path and are handled at most once. There a request
+// may fail, and its error must then name a process that was killed or stopped.
+// No payload may change while a process reads it, even after the death of a
+// process that made or forwarded it.
 //
-// TestChaosDrops has an edge that drops what is oldest between two stages, handled at most
-// once, and at least once: what is missed is counted, and the newest comes.
+// TestChaosDrops has an edge with the policy drop-oldest between two stages, with
+// at-most-once and with at-least-once handling. The consumer counts the dropped
+// deliveries, and the newest delivery always arrives.
 //
-// TestChaosGPU does it to pipelines that carry tensors in the memory of GPUs, which
-// are emulated, or real ones with -chaos.driver cuda in a test binary that is built with
-// the tag cuda (go test -c -tags cuda). A request may also fail because a tensor of
-// a dead process was never completed; none may be read that is not as it was made,
-// and a process that ends well has nothing left on its GPU.
+// TestChaosGPU does the same to pipelines that carry tensors in the memory of GPUs.
+// The GPUs are emulated, or real with -chaos.driver cuda in a test binary that is built
+// with the tag cuda (go test -c -tags cuda). A request may also fail because a tensor of
+// a dead process was never completed. No tensor may be read that differs from the one
+// that was made, and a process that ends well leaves nothing on its GPU.
 //
-// A kill counts when the host's books show, at the victim's death, that it
-// had something: a delivery, a result, or room that it was filling; where
-// deliveries go past the host, an open stream of them. The run
-// goes on until the wanted number has been counted. All choices come from a seed, which is
-// printed and can be given with -chaos.seed; what the machine makes of them
-// still differs from run to run. The figures at the end are how long it takes
-// from the death of a process, which its pidfd tells, until everything that it
-// had is back, but for the pages of memory that nobody needs any more: the kernel is
-// still freeing those.
+// A kill counts when the host's accounts show, at the victim's death, that the victim
+// held a delivery, a result, or space that it was filling; on the direct path, an
+// open stream. The run goes on until the wanted number of kills has counted. All
+// choices come from a seed, which is printed and can be given with -chaos.seed; the
+// scheduling of the machine still differs from run to run. The figures at the end are the
+// time from the death of a process, which its pidfd reports, until everything that it
+// held is reclaimed. The pages of freed memory do not count: the kernel may still be
+// freeing them.
 //
 // The flags are for the long run:
 //

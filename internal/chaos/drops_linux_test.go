@@ -15,69 +15,69 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// The pipeline with an edge that drops what is oldest, marked ~>:
+// The pipeline with an edge that drops the oldest delivery, marked ~>:
 //
 //	caller ── k (forward) ~> m (derive) ── caller
 //
-// With state of the request nothing is handled twice, and a request fails with the first of its
-// processes. Without state what a process had goes to another one, and no request fails.
+// With state of the request no delivery is handled twice, and a request fails when the first of its
+// processes dies. Without state the deliveries of a dead process go to another one, and no request fails.
 const (
 	dropWindow = 3
-	// dropPause is how long m takes for one in some.
+	// dropPause is how long m takes for every second delivery.
 	dropPause = 5 * time.Millisecond
 
 	levelM = levelInput + 1
 )
 
-// drops is the play in which what comes late is dropped.
-func drops(state bus.State) play {
+// drops is the scenario with an edge that drops.
+func drops(state bus.State) scenario {
 	spec, name := bus.StageSpec{State: state}, "drops"
 	if state == bus.StateNone {
-		spec.Attempts, name = maxAttempts, "drops again"
+		spec.Attempts, name = maxAttempts, "drops, replayed"
 	}
-	play := play{own: 1, breath: directBreath, mortal: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	spec.Remote, spec.Replicas, spec.MaxInflight = &bus.Remote{}, stageReplicas, stageInflight
 	for _, spec.Name = range []string{"k", "m"} {
 		r := role{name: "stage " + spec.Name, stage: spec.Name, env: []string{roleEnv + "=stage"}}
 		for range stageReplicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, spec)
+		sc.pipeline.Stages = append(sc.pipeline.Stages, spec)
 	}
 	for range 2 {
-		play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+		sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	}
-	play.pipeline.Edges = []bus.Edge{
+	sc.pipeline.Edges = []bus.Edge{
 		{To: "k", Window: window, WindowBytes: windowBytes},
 		{From: "k", To: "m", Window: dropWindow, WindowBytes: windowBytes, Policy: bus.DropOldest},
 		{From: "m", Window: window, WindowBytes: windowBytes},
 	}
-	play.options = busOptions()
-	return play.in(name)
+	sc.options = busOptions()
+	return sc.named(name)
 }
 
 // dropStage is a stage of this pipeline.
 func dropStage(name string) bus.StageSpec {
-	spec := bus.StageSpec{Name: name, State: thePlay().pipeline.Stages[0].State, Handle: passOn(levelInput)}
+	spec := bus.StageSpec{Name: name, State: currentScenario().pipeline.Stages[0].State, Handle: forwardLevel(levelInput)}
 	if name == "m" {
-		spec.Handle = late
+		spec.Handle = deriveSlowly
 	}
 	return spec
 }
 
-// late takes its time, and, where it has state, counts what it has missed.
-func late(t *bus.Task, d *bus.Delivery) error {
+// deriveSlowly takes a pause for some deliveries, and, with state, checks the count of dropped deliveries.
+func deriveSlowly(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
 	next, _ := t.State.(uint64)
-	if next += d.Dropped; next != d.Seq && thePlay().mortal {
-		err := fmt.Errorf("sequence %d came with %d dropped, and %d was to come", d.Seq, d.Dropped, next)
+	if next += d.Dropped; next != d.Seq && currentScenario().mayFail {
+		err := fmt.Errorf("sequence %d arrived with %d dropped, instead of %d", d.Seq, d.Dropped, next)
 		fmt.Printf("broken %q\n", err)
 		return err
 	}
 	t.State = next + 1
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func late(t *bus.Task, d *bus.Delivery) error {
 		case <-t.Context().Done():
 		}
 	}
-	if _, err := look(d, levelInput); err != nil {
+	if _, err := checkDelivery(d, levelInput); err != nil {
 		return err
 	}
 	if err := emit(t, payload(tag, levelM, d.Seq), d.Seq%3 == 0); err != nil {
@@ -97,8 +97,8 @@ func late(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// dropTrip sends one request through this pipeline. Of its results there may be fewer than of its
-// inputs, but the last comes.
+// dropTrip sends one request through this pipeline. The request may have fewer results than inputs,
+// but has the last one.
 func dropTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	inputs := 1 + 7*i%maxDirectInputs
 	r, err := s.Stream(ctx)
@@ -126,9 +126,9 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 		case errors.Is(err, io.EOF) && next == inputs:
 			return nil
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("%w: it completed with %d, and not with %d", errBroken, next, inputs)
+			return fmt.Errorf("%w: it completed with %d results instead of %d", errBroken, next, inputs)
 		case err != nil:
-			return fmt.Errorf("after %d of %d: %w", next, inputs, err)
+			return fmt.Errorf("after %d of %d results: %w", next, inputs, err)
 		}
 		var seq uint64
 		if b := d.Bytes(); len(b) >= headerBytes {
@@ -136,7 +136,7 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 		}
 		got, err := verify(d.Bytes(), levelM, seq)
 		if err == nil && (got != tag || seq < next) {
-			err = fmt.Errorf("a result of request %#x, sequence %d, behind %d", got, seq, next)
+			err = fmt.Errorf("a result of request %#x, sequence %d, where at least %d is next", got, seq, next)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errBroken, err)
@@ -150,9 +150,9 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 
 // TestChaosDrops kills processes at both ends of an edge that drops.
 func TestChaosDrops(t *testing.T) {
-	for _, name := range []string{"drops", "drops again"} {
+	for _, name := range []string{"drops", "drops, replayed"} {
 		t.Run(name, func(t *testing.T) {
-			dropped := testKills(t, plays[name](), *wantDirect/2, *wantDirect/200).Edges[1].Dropped
+			dropped := testKills(t, scenarios[name](), *wantDirect/2, *wantDirect/200).Edges[1].Dropped
 			t.Logf("%d deliveries were dropped", dropped)
 			if dropped == 0 {
 				t.Error("nothing was dropped")

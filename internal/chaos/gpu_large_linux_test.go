@@ -16,10 +16,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// largeTensor is the size of the largest that the arena of largeStore has no room for: it
-// gets a segment of its own, of which two fit. Each of the others has three quarters of
-// the one before, which is too little for its segment, and all of them have more than fits:
-// mostly no segment is there still when the next one of its size comes.
+// largeTensor is the size of the largest tensor. Tensors are larger than an object of the arena
+// of largeStore may be, and get segments of their own, of which two fit into MaxLargeBytes. Each
+// size is three quarters of the one before, which is too small to reuse its segment, and there are
+// more sizes than segments fit: mostly no segment of a size is left when the next tensor of that
+// size comes.
 const (
 	largeTensor = 512 << 10
 	largeSizes  = 12
@@ -35,9 +36,10 @@ func largeBytes(i int) int {
 
 var largeStore = shmstore.Options{ArenaBytes: 16 << 20, LargeObjectBytes: 16 << 10, MaxLargeBytes: 2 * (largeTensor + 8<<10), Memory: shmstore.Shared}
 
-// TestLargeTensors sends tensors through host memory that comes and goes with each of
-// them. The GPU is told of all of it, and has forgotten it before it is unmapped: what
-// plays CUDA's library looks, and an emulated GPU refuses what it knows already.
+// TestLargeTensors sends tensors through segments of host memory that are made and removed
+// with each tensor. Each segment is registered with the GPU, and unregistered before it is
+// unmapped: the stand-in for CUDA's library checks that, and an emulated GPU refuses memory
+// that is registered already.
 func TestLargeTensors(t *testing.T) {
 	t.Setenv(driverEnv, *gpuDriver)
 	g := &gpu{}
@@ -67,7 +69,7 @@ func TestLargeTensors(t *testing.T) {
 		if n != messages {
 			t.Errorf("%d tensors arrived, of %d", n, messages)
 		}
-		// One that is given up leaves some on their way.
+		// A request that is closed early leaves tensors in transit.
 		r, err = b.Submit(t.Context(), messages)
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +83,7 @@ func TestLargeTensors(t *testing.T) {
 		}
 		r.Close()
 	}
-	// Some may have found no room in time, and gone to the heap.
+	// Some may have found no space in time, and used the heap.
 	if s := b.Stats().Tensors; s.Registered < messages || s.Refused != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -90,7 +92,7 @@ func TestLargeTensors(t *testing.T) {
 	}
 }
 
-// makeLarge sends as many tensors as it is asked for, each full of its number.
+// makeLarge sends as many tensors as its input says, each filled with its number.
 func (g *gpu) makeLarge(t *bus.Task, d *bus.Delivery) error {
 	var messages int
 	if err := d.Decode(&messages); err != nil {
@@ -129,7 +131,7 @@ func (g *gpu) copy(dst, src cudaipc.Ptr) error {
 	return errors.Join(err, s.Synchronize(context.Background()), s.Close())
 }
 
-// readLarge brings a tensor to the GPU again, and looks at it.
+// readLarge copies a tensor to the GPU again, and checks it.
 func (g *gpu) readLarge(t *bus.Task, d *bus.Delivery) error {
 	m, err := d.Tensors(t.Context())
 	if err != nil {

@@ -28,13 +28,13 @@ import (
 //	caller ── m (make tensors, two) ─┤                                              ├─ caller
 //	                                 └─ lent: l (read, two) ────────────────────────┘
 //
-// Copies take their time, so that processes die under them. A request fails with the
-// first of its processes, or when a tensor of a dead one was never completed.
+// Some copies are slow, so that processes die during them. A request fails when the first
+// of its processes dies, or when a tensor of a dead process was never completed.
 const (
 	maxGPUInputs = 40
-	gpuArena     = 1 << 20 // room for few tensors, so that chunks are soon used again
+	gpuArena     = 1 << 20 // holds few tensors, so that chunks are soon reused
 
-	// slowCopyIn says that one copy in so many takes up to slowCopy.
+	// One copy in slowCopyIn takes up to slowCopy.
 	slowCopyIn = 4
 	slowCopy   = 4 * time.Millisecond
 
@@ -56,9 +56,9 @@ var gpuDrivers = map[string]func() (cudaipc.Driver, error){
 	},
 }
 
-// TestChaosGPU kills processes that make, pass on and read tensors in the memory of
-// a GPU. Nobody reads a tensor that is not as it was made without being told, no
-// request waits for ever, and whoever lives in the end has all of its memory back.
+// TestChaosGPU kills processes that make, forward and read tensors in the memory of
+// a GPU. A reader of a tensor that differs from the one that was made gets an error, no
+// request waits for ever, and every surviving process gets all of its memory back.
 func TestChaosGPU(t *testing.T) {
 	t.Setenv(driverEnv, *gpuDriver)
 	if gpuDrivers[*gpuDriver] == nil {
@@ -67,20 +67,20 @@ func TestChaosGPU(t *testing.T) {
 	testDirect(t, "gpu", *wantGPU)
 }
 
-func gpuPlay() play {
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: gpuTrip, join: node.JoinOptions{
+func gpuScenario() scenario {
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: true, roundTrip: gpuTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: 16 << 20},
 	}}
 	for name, replicas := range map[string]int{"m": stageReplicas, "w": 1, "r": stageReplicas, "l": stageReplicas} {
 		r := role{name: "stage " + name, stage: name, env: []string{roleEnv + "=gpu stage"}}
 		for range replicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, bus.StageSpec{
+		sc.pipeline.Stages = append(sc.pipeline.Stages, bus.StageSpec{
 			Name: name, Remote: &bus.Remote{}, Replicas: replicas, MaxInflight: stageReplicas * stageInflight / replicas, State: bus.StateRequest,
 		})
 	}
-	play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+	sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	for _, e := range []bus.Edge{
 		{To: "m"},
 		{From: "m", To: "w", Tensors: bus.TensorsPool},
@@ -90,13 +90,13 @@ func gpuPlay() play {
 		{From: "l"},
 	} {
 		e.Window, e.WindowBytes = window, windowBytes
-		play.pipeline.Edges = append(play.pipeline.Edges, e)
+		sc.pipeline.Edges = append(sc.pipeline.Edges, e)
 	}
-	play.options = busOptions()
-	return play.in("gpu")
+	sc.options = busOptions()
+	return sc.named("gpu")
 }
 
-// gpuTrip sends one request through this pipeline and checks all that comes back.
+// gpuTrip sends one request through this pipeline and checks all results.
 func gpuTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	inputs := 1 + 7*i%maxGPUInputs
 	r, err := s.Stream(ctx)
@@ -117,18 +117,18 @@ func gpuTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	return nil
 }
 
-// gpu is what a stage's process has of one.
+// gpu is a stage's process's access to a GPU.
 type gpu struct {
 	driver cudaipc.Driver
 	dev    cudaipc.Device
 	stream cudaipc.Stream
 }
 
-// serveGPUStage is the process of a stage of this pipeline. One that ends well has
-// nothing left on its GPU.
+// serveGPUStage is the process of a stage of this pipeline. It returns an error if
+// anything is left on its GPU at the end.
 func serveGPUStage() (err error) {
 	name := os.Getenv(node.EnvStage)
-	opts := thePlay().join
+	opts := currentScenario().join
 	g := &gpu{}
 	if name != "w" {
 		if err := g.open(); err != nil {
@@ -190,9 +190,9 @@ func (g *gpu) stage(name string) bus.StageSpec {
 	return spec
 }
 
-// makeTensor sends a tensor for each input, which is being made when it is sent.
+// makeTensor sends a tensor for each input, before the GPU has completed it.
 func (g *gpu) makeTensor(t *bus.Task, d *bus.Delivery) error {
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (g *gpu) makeTensor(t *bus.Task, d *bus.Delivery) error {
 	}})
 }
 
-// readTensor checks a tensor and says so.
+// readTensor checks a tensor, and emits a payload if the tensor is right.
 func (g *gpu) readTensor(t *bus.Task, d *bus.Delivery, level int) error {
 	m, err := d.Tensors(t.Context())
 	if err != nil {
@@ -242,8 +242,8 @@ func (g *gpu) readTensor(t *bus.Task, d *bus.Delivery, level int) error {
 	return t.EmitBytes(payload(tag, level, d.Seq))
 }
 
-// poisoned reports whether a request failed because a tensor of a process that was
-// killed was never completed, or is gone with it: before a reader found its memory.
+// poisoned reports whether a request failed because a tensor of a killed process was
+// never completed, or was freed with the process before a reader opened its memory.
 func (c *run) poisoned(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

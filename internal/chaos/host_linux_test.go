@@ -19,9 +19,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// hostUntilTold is the process of a host. It hosts the bus until its standard
-// input ends, and says who serves it.
-func hostUntilTold() error {
+// serveHost is the process of a host. It hosts the bus until its standard input
+// ends, and prints the process id of each process that serves a stage.
+func serveHost() error {
 	opts := busOptions()
 	opts.OnStall = func([]bus.Stall) {}
 	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -36,7 +36,7 @@ func hostUntilTold() error {
 		return err
 	}
 	fmt.Printf("listen %d\n", s.Status().Epoch)
-	_, _ = io.Copy(io.Discard, os.Stdin) // until it is told to stop, or its owner is gone
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it, or dies
 	s.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
@@ -48,8 +48,8 @@ func hostUntilTold() error {
 }
 
 // TestHostKilled kills the host under load. Requests of that host end with
-// ErrHostGone; processes that rejoin come back to the next host by themselves,
-// and serve its requests.
+// ErrHostGone; processes with the option Rejoin attach to the next host, and
+// serve its requests.
 func TestHostKilled(t *testing.T) {
 	hosts := *wantHosts
 	if testing.Short() {
@@ -57,37 +57,37 @@ func TestHostKilled(t *testing.T) {
 	}
 	r := random(seed(t), 3)
 	before := takeInventory(t)
-	e := &exile{t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), served: map[int]bool{}, submitted: map[int]bool{}}
+	e := &hostRun{t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), served: map[int]bool{}, submitted: map[int]bool{}}
 	defer before.compare(t)
-	defer e.end()
+	defer e.killAll()
 
 	e.newHost()
-	for _, role := range cast() {
+	for _, role := range relayedRoles() {
 		role.env = append(role.env, rejoinEnv+"=1")
-		e.enter(role)
+		e.startChild(role)
 	}
 	for i := range hosts {
-		e.settle()
+		e.awaitRejoined()
 		if t.Failed() {
 			return
 		}
 		if i == 0 {
 			e.files = e.countFiles()
 		}
-		time.Sleep(time.Duration(r.Int64N(int64(maxBreath)))) // any moment will do
+		time.Sleep(time.Duration(r.Int64N(int64(maxKillPause)))) // any moment will do
 		e.host.kill()
 		<-e.host.done
 		e.newHost()
 	}
-	e.settle()
+	e.awaitRejoined()
 	if !t.Failed() {
-		e.retire()
+		e.stopAll()
 	}
-	t.Logf("%d hosts killed; %d requests completed, %d times a caller found its host gone; %d processes came back each time", hosts, e.completed, e.gone, len(e.children))
+	t.Logf("%d hosts killed; %d requests completed, %d requests lost their host; %d processes rejoined each time", hosts, e.completed, e.gone, len(e.children))
 }
 
-// exile is everybody but the host.
-type exile struct {
+// hostRun is a host, and the processes that outlive it.
+type hostRun struct {
 	t      *testing.T
 	socket string
 	host   *child
@@ -97,18 +97,18 @@ type exile struct {
 
 	mu        sync.Mutex
 	epoch     string
-	served    map[int]bool // who serves the host of now, by process
-	submitted map[int]bool // who has had a request completed there
+	served    map[int]bool // processes that serve a stage of the current host
+	submitted map[int]bool // processes with a completed request at the current host
 	completed int
 	gone      int
 	ending    bool
 }
 
 // newHost starts a host and waits until it listens.
-func (e *exile) newHost() {
+func (e *hostRun) newHost() {
 	e.t.Helper()
 	e.mu.Lock()
-	clear(e.served) // before it says that it listens, some are there
+	clear(e.served) // before the start: processes may serve before the host prints that it listens
 	e.mu.Unlock()
 	listens := make(chan string, 1)
 	host, err := start(role{name: "host", env: []string{roleEnv + "=host"}}, e.socket, "", func(line string) {
@@ -138,14 +138,14 @@ func (e *exile) newHost() {
 	}
 }
 
-// enter starts a process that is to outlive its hosts.
-func (e *exile) enter(r role) {
+// startChild starts a process that outlives its hosts.
+func (e *hostRun) startChild(r role) {
 	e.t.Helper()
 	var c *child
 	ready := make(chan struct{})
 	c, err := start(r, e.socket, "", func(line string) {
 		<-ready
-		e.hear(c, line)
+		e.handleLine(c, line)
 	})
 	if err != nil {
 		e.t.Fatal(err)
@@ -154,8 +154,8 @@ func (e *exile) enter(r role) {
 	close(ready)
 }
 
-// hear takes in a line of a submitter's.
-func (e *exile) hear(c *child, line string) {
+// handleLine records a line that a submitter printed.
+func (e *hostRun) handleLine(c *child, line string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch what, rest, _ := strings.Cut(line, " "); what {
@@ -171,8 +171,8 @@ func (e *exile) hear(c *child, line string) {
 	}
 }
 
-// settle waits until everybody is at the host of now.
-func (e *exile) settle() {
+// awaitRejoined waits until every process serves, or has submitted to, the current host.
+func (e *hostRun) awaitRejoined() {
 	e.t.Helper()
 	for limit := time.Now().Add(patience); ; time.Sleep(pollPause) {
 		missing := e.missing()
@@ -186,7 +186,7 @@ func (e *exile) settle() {
 	}
 }
 
-func (e *exile) missing() string {
+func (e *hostRun) missing() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var names []string
@@ -201,8 +201,8 @@ func (e *exile) missing() string {
 	return strings.Join(names, ", ")
 }
 
-// countFiles counts what the processes of stages have open.
-func (e *exile) countFiles() map[int]int {
+// countFiles counts the open descriptors of each process.
+func (e *hostRun) countFiles() map[int]int {
 	all := make(map[int]int)
 	for _, c := range e.children {
 		if entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.pid())); err == nil {
@@ -212,14 +212,14 @@ func (e *exile) countFiles() map[int]int {
 	return all
 }
 
-// strayFiles is how many more descriptors a stage's process may have at rest
-// than it had at work: it does not collect what its former hosts gave it. It may
-// not have had the memory of the exchange, which is made with the first put.
+// strayFiles is how many more descriptors an idle process of a stage may have
+// than it had under the first host. The segment of the exchange is one of them: it
+// is made with the first put. Descriptors of former hosts must not add up.
 const strayFiles = 10
 
-// checkFiles checks that the processes of stages, at rest, have let go of what
-// they had of hosts that are gone.
-func (e *exile) checkFiles() {
+// checkFiles checks that the idle processes of stages have closed the descriptors
+// of dead hosts.
+func (e *hostRun) checkFiles() {
 	grown := func() (all []string) {
 		now := e.countFiles()
 		for _, c := range e.children {
@@ -238,30 +238,31 @@ func (e *exile) checkFiles() {
 	}
 }
 
-// retire has all processes end in order: callers, then stages, which would wait for a next host.
-func (e *exile) retire() {
+// stopAll ends all processes in order: callers, then stages, which would otherwise wait for a next
+// host, then the host.
+func (e *hostRun) stopAll() {
 	e.mu.Lock()
 	e.ending = true
 	e.mu.Unlock()
 	for _, c := range e.children {
 		if c.role.stage == "" {
 			_ = c.stdin.Close()
-			e.ended(c)
+			e.awaitEnd(c)
 		}
 	}
 	e.checkFiles()
 	for _, c := range e.children {
 		if c.role.stage != "" {
 			c.signal(syscall.SIGTERM)
-			e.ended(c)
+			e.awaitEnd(c)
 		}
 	}
 	_ = e.host.stdin.Close()
-	e.ended(e.host)
+	e.awaitEnd(e.host)
 }
 
-// ended waits for a process to end well.
-func (e *exile) ended(c *child) {
+// awaitEnd waits for a process to end well.
+func (e *hostRun) awaitEnd(c *child) {
 	select {
 	case <-c.done:
 		if c.err != nil {
@@ -272,8 +273,8 @@ func (e *exile) ended(c *child) {
 	}
 }
 
-// end kills whoever is left.
-func (e *exile) end() {
+// killAll kills all processes that are left.
+func (e *hostRun) killAll() {
 	for _, c := range append(e.children, e.host) {
 		if c != nil {
 			c.kill()

@@ -9,9 +9,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// A bad peer of a lane, by name: what it does when it is introduced, or when
-// everything goes past the host, and what is said of it. A case that is
-// tolerated ends with a hang-up, which is then what is said.
+// badLanes are the bad peers of a lane, by name. meet runs when the peer is
+// introduced, do runs when all streams are direct, and said is a part of the
+// error of the request. A case that is tolerated ends with a hang-up, and said is
+// then the error of the hang-up.
 var badLanes = map[string]struct {
 	meet  func(l *laneEnd, m *wire.Introduce, fds []int) error
 	do    func(l *laneEnd) error
@@ -52,17 +53,17 @@ var badLanes = map[string]struct {
 	},
 	"frame after a packet that never comes": {
 		do: func(l *laneEnd) error {
-			return errors.Join(l.frameAfter(7, encode(&wire.Finish{Delivery: l.held})), l.tell(&wire.Forget{Segment: 77}))
+			return errors.Join(l.frameAfter(7, encode(&wire.Finish{Delivery: l.held})), l.sendSocket(&wire.Forget{Segment: 77}))
 		},
 		said: "a packet comes after frame",
 	},
 	"packet after frames that are not there": {
-		do:   func(l *laneEnd) error { return l.tell(&wire.After{Frames: 1 << 30}) },
+		do:   func(l *laneEnd) error { return l.sendSocket(&wire.After{Frames: 1 << 30}) },
 		said: "a packet comes after frame",
 	},
 	"packet after frames that were told of": {
 		do: func(l *laneEnd) error {
-			return errors.Join(l.frame(&wire.Forget{Segment: 77}), l.tell(&wire.Forget{Segment: 77}), l.tell(&wire.After{Frames: 1}))
+			return errors.Join(l.frame(&wire.Forget{Segment: 77}), l.sendSocket(&wire.Forget{Segment: 77}), l.sendSocket(&wire.After{Frames: 1}))
 		},
 		said: "and one before it after frame",
 	},
@@ -98,7 +99,7 @@ var badLanes = map[string]struct {
 	},
 	"more than the window": {
 		do: func(l *laneEnd) error {
-			l.next() // does not come
+			l.next() // is never sent
 			for range laneWindow + 1 {
 				if err := l.frame(l.next()); err != nil {
 					return err
@@ -140,15 +141,15 @@ var badLanes = map[string]struct {
 		said: "the size says",
 	},
 	"payload beyond its segment": {
-		do:   func(l *laneEnd) error { return l.within(1<<12, 1) },
+		do:   func(l *laneEnd) error { return l.payloadAt(1<<12, 1) },
 		said: "1 bytes at 4096 of a segment of 4096",
 	},
 	"payload of more than there is": {
-		do:   func(l *laneEnd) error { return l.within(math.MaxUint64-7, 16) },
+		do:   func(l *laneEnd) error { return l.payloadAt(math.MaxUint64-7, 16) },
 		said: "of a segment of 4096",
 	},
 	"payload of as much as a number can say": {
-		do:   func(l *laneEnd) error { return l.within(16, math.MaxUint64) },
+		do:   func(l *laneEnd) error { return l.payloadAt(16, math.MaxUint64) },
 		said: "of a segment of 4096",
 	},
 	"payload in a segment that never comes": {
@@ -163,46 +164,46 @@ var badLanes = map[string]struct {
 	// Answers.
 	"forged finish": {
 		do:   func(l *laneEnd) error { return l.frame(&wire.Finish{Delivery: 1 << 30}) },
-		said: "delivery 1073741824 is not the peer's to finish", sides: everySide,
+		said: "delivery 1073741824 is not the peer's to finish", sides: allSides,
 	},
 	"finish twice": {
 		do: func(l *laneEnd) error {
 			m := &wire.Finish{Delivery: l.held}
 			return errors.Join(l.frame(m), l.frame(m))
 		},
-		said: "is not the peer's to finish", sides: everySide,
+		said: "is not the peer's to finish", sides: allSides,
 	},
-	"finish of what is kept": {
+	"finish of a kept delivery": {
 		do: func(l *laneEnd) error {
 			m := &wire.Finish{Delivery: l.held, Flags: wire.FinishKeep}
 			return errors.Join(l.frame(m), l.frame(m))
 		},
-		said: "is not the peer's to finish", sides: everySide,
+		said: "is not the peer's to finish", sides: allSides,
 	},
-	"release of what is not finished": {
+	"release of an unfinished delivery": {
 		do:   func(l *laneEnd) error { return l.frame(&wire.Release{Delivery: l.held}) },
-		said: "was not kept, or was released before", sides: everySide,
+		said: "was not kept, or was released before", sides: allSides,
 	},
 	"release twice": {
 		do: func(l *laneEnd) error {
 			m := &wire.Release{Delivery: l.held}
 			return errors.Join(l.frame(&wire.Finish{Delivery: l.held, Flags: wire.FinishKeep}), l.frame(m), l.frame(m))
 		},
-		said: "was not kept, or was released before", sides: everySide,
+		said: "was not kept, or was released before", sides: allSides,
 	},
 
 	// The socket pair.
 	"segment without seals": {
 		do:   func(l *laneEnd) error { return l.segment(1<<12, 1<<12, 0) },
-		said: "seal", sides: everySide,
+		said: "seal", sides: allSides,
 	},
 	"segment that is cut short": {
 		do:   func(l *laneEnd) error { return l.segment(1<<12, 1<<16, allSeals) },
-		said: "4096 bytes instead of 65536", sides: everySide,
+		said: "4096 bytes instead of 65536", sides: allSides,
 	},
 	"segment of no size": {
 		do:   func(l *laneEnd) error { return l.segment(1<<12, 0, allSeals) },
-		said: "segment", sides: everySide,
+		said: "segment", sides: allSides,
 	},
 	"segment that came before": {
 		do: func(l *laneEnd) error {
@@ -221,26 +222,26 @@ var badLanes = map[string]struct {
 	"finish by the lane and by the socket": {
 		do: func(l *laneEnd) error {
 			m := &wire.Finish{Delivery: l.held}
-			return errors.Join(l.frame(m), l.tell(m))
+			return errors.Join(l.frame(m), l.sendSocket(m))
 		},
 		said: "is not the peer's to finish",
 	},
 	"meets twice": {
-		do:   func(l *laneEnd) error { return l.tell(&wire.Lane{Capacity: laneBytes}, l.own.FD()) },
+		do:   func(l *laneEnd) error { return l.sendSocket(&wire.Lane{Capacity: laneBytes}, l.own.FD()) },
 		said: "the memory of its lane once",
 	},
-	"forgets what it never had": {
-		do:   func(l *laneEnd) error { return errors.Join(l.tell(&wire.Forget{Segment: 77}), l.hangUp()) },
+	"forgets a segment that it never had": {
+		do:   func(l *laneEnd) error { return errors.Join(l.sendSocket(&wire.Forget{Segment: 77}), l.hangUp()) },
 		said: "closed the connection",
 	},
-	"hangs up and lives on": {do: (*laneEnd).hangUp, said: "closed the connection", sides: everySide},
+	"hangs up and lives on": {do: (*laneEnd).hangUp, said: "closed the connection", sides: allSides},
 
 	// The lanes.
 	"frames that are too large": {
 		do: func(l *laneEnd) error {
 			return l.headers(func(uint64) uint64 { return laneHeader(lane.Kind(wire.KindFinish), 1<<20) })
 		},
-		said: "rules of the lane: frame", sides: everySide,
+		said: "rules of the lane: frame", sides: allSides,
 	},
 	"skips that lead nowhere": {
 		do: func(l *laneEnd) error {
@@ -270,38 +271,42 @@ var badLanes = map[string]struct {
 	// The meeting.
 	"meets with another capacity": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
-			return l.meetBadly(2*laneBytes, fds, laneHalf, allSeals)
+			return l.badHandshake(2*laneBytes, fds, laneHalf, allSeals)
 		},
 		said: "a lane of 131072 bytes",
 	},
 	"meets with another layout": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
-			return l.meetBadly(laneBytes, fds, laneHalf, allSeals)
+			return l.badHandshake(laneBytes, fds, laneHalf, allSeals)
 		},
 		said: "is not of lane",
 	},
 	"meets without seals": {
-		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.meetBadly(laneBytes, fds, laneHalf, 0) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return l.badHandshake(laneBytes, fds, laneHalf, 0)
+		},
 		said: "seal",
 	},
 	"meets with too little": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
-			return l.meetBadly(laneBytes, fds, laneHalf-4096, allSeals)
+			return l.badHandshake(laneBytes, fds, laneHalf-4096, allSeals)
 		},
 		said: "bytes instead of",
 	},
 	"meets with a word": {
 		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
-			return errors.Join(l.take(fds), l.tell(&wire.Forget{}))
+			return errors.Join(l.openSocket(fds), l.sendSocket(&wire.Forget{}))
 		},
 		said: "forget instead of lane",
 	},
 	"hangs up instead of meeting": {
-		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return errors.Join(l.take(fds), l.hangUp()) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return errors.Join(l.openSocket(fds), l.hangUp())
+		},
 		said: "closed the connection",
 	},
 	"does not meet": {
-		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.take(fds) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.openSocket(fds) },
 		said: completed,
 	},
 
@@ -322,7 +327,7 @@ var badLanes = map[string]struct {
 		said: "is said to have ended with 1048577 deliveries",
 	},
 	"stream of fewer than came, to the host": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: l.source}) },
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Streamed{Source: l.source}) },
 		said: "is said to have ended with 0 deliveries",
 	},
 	"stream of fewer than the peer has": {
@@ -332,17 +337,17 @@ var badLanes = map[string]struct {
 					return err
 				}
 			}
-			return l.say(&wire.Streamed{Source: l.source, Deliveries: l.relayed + 1})
+			return l.sendHost(&wire.Streamed{Source: l.source, Deliveries: l.relayed + 1})
 		},
 		said: "deliveries",
 	},
 	"stream of two lengths, to peer and host": {
 		do: func(l *laneEnd) error {
-			// The peer has the first before it has the second: it finishes what comes between.
+			// The peer has the first before the second: it finishes the delivery between them.
 			return errors.Join(
 				l.frame(&wire.Streamed{Source: l.direct.PeerSource, Edge: l.direct.PeerEdge, Deliveries: 1 << 20}),
 				l.frame(l.next()), l.finished(),
-				l.say(&wire.Streamed{Source: l.source, Deliveries: 1<<20 + 1}),
+				l.sendHost(&wire.Streamed{Source: l.source, Deliveries: 1<<20 + 1}),
 			)
 		},
 		said: "is said to have ended with 1048577 deliveries",
@@ -352,38 +357,38 @@ var badLanes = map[string]struct {
 		said: "edge 7 of 1",
 	},
 
-	// What is not for the host, or not for it now.
+	// Messages that are not for the host, or not at this time.
 	"stream on an edge that is none, to the host": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: l.source, Edge: 7}) },
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Streamed{Source: l.source, Edge: 7}) },
 		said: "edge 7 of 1",
 	},
 	"stream of a source that never was, to the host": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Streamed{Source: 1 << 30}) },
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Streamed{Source: 1 << 30}) },
 		said: "no source 1073741824",
 	},
-	"expects what nobody said": {
+	"expects deliveries without an announcement": {
 		do: func(l *laneEnd) error {
-			return errors.Join(l.say(&wire.Expecting{Source: l.source, Edge: 7}), l.say(&wire.Expecting{Source: l.source}), l.hangUp())
+			return errors.Join(l.sendHost(&wire.Expecting{Source: l.source, Edge: 7}), l.sendHost(&wire.Expecting{Source: l.source}), l.hangUp())
 		},
 		said: "closed the connection",
 	},
 	"expects for a source that never was": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Expecting{Source: 1 << 30}) },
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Expecting{Source: 1 << 30}) },
 		said: "no source 1073741824",
 	},
 	"reports nonsense": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Reported{Piece: []byte("garbage")}) },
-		said: "a report: ", // which was asked for, perhaps
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Reported{Piece: []byte("garbage")}) },
+		said: "a report: ", // the host may have asked for one
 	},
 	"directs the host": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Direct{Source: l.source}) },
+		do:   func(l *laneEnd) error { return l.sendHost(&wire.Direct{Source: l.source}) },
 		said: "direct is not for the host",
 	},
 }
 
-var everySide = []string{asStage, asSink, asCaller}
+var allSides = []string{asStage, asSink, asCaller}
 
-// Where positions and sizes are in the segment of a peer.
+// Offset of the head, and size, of the segment of a peer.
 const (
 	laneHead = 4096 + laneBytes + 64
 	laneHalf = 4096 + laneBytes + 4096
@@ -393,9 +398,9 @@ func laneHeader(kind lane.Kind, length uint64) uint64 { return uint64(kind)<<32 
 
 func (l *laneEnd) hangUp() error { return l.socket.Close() }
 
-// toOthers sends something for all sources but its peer's own.
+// toOthers sends a message for each source but the one of its own stream.
 func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
-	const all = 32 // and more than there are, of tasks and of requests
+	const all = 32 // more than there are tasks, and requests
 	for n := uint32(1); n < all; n++ {
 		for _, source := range []uint32{n, wire.OwnSource | n} {
 			if source == l.direct.PeerSource {
@@ -409,26 +414,27 @@ func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
 	return nil
 }
 
-// segment offers a segment of other than the size that it has, or without seals.
+// segment offers a segment whose size is said bytes in the message, possibly without seals.
 func (l *laneEnd) segment(size, said int64, seals int) error {
 	fd, err := memfd(size, seals)
 	if err != nil {
 		return err
 	}
-	return l.tell(&wire.Segment{Segment: 1, Bytes: uint64(said)}, fd)
+	return l.sendSocket(&wire.Segment{Segment: 1, Bytes: uint64(said)}, fd)
 }
 
-// within sends a payload that lies where it cannot.
-func (l *laneEnd) within(offset, size uint64) error {
+// payloadAt sends a delivery whose payload lies outside its segment of 4096 bytes.
+func (l *laneEnd) payloadAt(offset, size uint64) error {
 	m := l.next()
 	m.Flags, m.Segment, m.Offset, m.Size, m.Payload = 0, 1, offset, size, nil
 	return errors.Join(l.segment(1<<12, 1<<12, allSeals), l.frame(m))
 }
 
-// badHead lets go of more than was sent, which the peer sees when it finds no room.
+// badHead publishes a head beyond the frames that were sent. The peer reads the head when
+// it finds no space in the lane.
 func (l *laneEnd) badHead(head uint64) error {
 	l.head.Store(head)
-	l.inline = make([]byte, 400) // the honest node looks when the lane is full: that takes as few frames as may be
+	l.inline = make([]byte, 400) // large frames: the honest node reads the head only when the lane is full
 	err := l.frame(&wire.Finish{Delivery: l.held})
 	if l.side == asCaller {
 		err = errors.Join(err, l.frame(l.next()))
@@ -436,8 +442,8 @@ func (l *laneEnd) badHead(head uint64) error {
 	return err
 }
 
-// meetBadly says lane with a segment that is not what it should be.
-func (l *laneEnd) meetBadly(capacity uint32, fds []int, size int64, seals int) error {
+// badHandshake sends the message lane with a segment that breaks the rules.
+func (l *laneEnd) badHandshake(capacity uint32, fds []int, size int64, seals int) error {
 	fd, err := memfd(size, seals)
-	return errors.Join(err, l.take(fds), l.tell(&wire.Lane{Capacity: capacity}, fd))
+	return errors.Join(err, l.openSocket(fds), l.sendSocket(&wire.Lane{Capacity: capacity}, fd))
 }

@@ -24,14 +24,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// sideEnv says as what a bad peer of a lane takes part.
+// sideEnv names the side that a bad peer of a lane takes.
 const sideEnv = "OMNIBUS_CHAOS_SIDE"
 
 // The sides, seen from the bad peer.
 const (
-	asStage    = "as a stage"                // that an honest node calls
-	asSink     = "as a stage without output" // which sends nothing past the host
-	asCaller   = "as a caller"               // of a stage that an honest node serves
+	asStage    = "as a stage"                // an honest node calls it
+	asSink     = "as a stage without output" // ... and it sends nothing on the direct path
+	asCaller   = "as a caller"               // an honest node serves the stage
 	readyLine  = "ready"
 	laneStage  = "echo"
 	laneWindow = 8
@@ -39,42 +39,42 @@ const (
 )
 
 // laneEnd is a bad peer's end: its connection to the host, its lanes to an
-// honest node, and how far it has come.
+// honest node, and its progress.
 type laneEnd struct {
 	peerEnd
 	side   string
 	inline []byte
 	put    uint32
 
-	source   uint32 // its task, or its request
-	relayed  uint64 // what it has sent through the host
-	direct   *wire.Direct
-	held     uint32 // a delivery of the honest node's; 0: none yet
-	told     bool   // it may do its worst
-	worst    bool   // ... and does
-	ends     bool   // it means to do nothing, and sees its request to the end
-	sequence uint64 // of the next delivery that it sends
-	number   uint32 // ... of the last
+	source       uint32 // the number of its task or its request
+	relayed      uint64 // deliveries that it has sent through the host
+	direct       *wire.Direct
+	held         uint32 // a delivery of the honest node that it does not finish; 0: none yet
+	mayMisbehave bool   // the test has allowed the bad case
+	misbehaving  bool   // the bad case is running
+	completes    bool   // its case is tolerated, and its request completes
+	sequence     uint64 // sequence of the next delivery that it sends
+	number       uint32 // number of the last delivery that it sent
 
-	fromHost chan hostMessage
-	fromPeer chan wire.Message
-	emitted  map[uint32]func() error // what follows a put
-	begun    chan struct{}           // receives when it may do its worst
-	let      chan struct{}           // closed when it may end
-	head     atomic.Uint64           // what it says it has let go of; 0: the truth
-	meeting  func(*laneEnd, *wire.Introduce, []int) error
+	fromHost    chan hostMessage
+	fromPeer    chan wire.Message
+	emitted     map[uint32]func() error // by put: runs when the put is returned
+	goAhead     chan struct{}           // receives when the test allows the bad case
+	released    chan struct{}           // closed when the process may end
+	head        atomic.Uint64           // the forged head of its incoming lane; 0: the true one
+	onIntroduce func(*laneEnd, *wire.Introduce, []int) error
 
-	// What it has met the honest node with.
+	// The connection to the honest node, after the handshake.
 	socket   *peer.Conn
-	answers  *peer.Receiver // what comes by the socket
+	answers  *peer.Receiver // messages that come by the socket
 	own      *shmstore.Segment
 	sender   *lane.Sender
 	receiver *lane.Receiver
 
-	sending sync.Mutex // guards what follows, and the sender
-	packets uint32     // that were sent by the socket
-	frames  uint64     // ... and by the lane
-	before  uint64     // of those, before the last packet
+	sending            sync.Mutex // guards the fields below, and the sender
+	packets            uint32     // sent by the socket
+	frames             uint64     // sent by the lane
+	framesBeforePacket uint64     // frames sent before the last packet
 }
 
 type hostMessage struct {
@@ -83,17 +83,18 @@ type hostMessage struct {
 	err error
 }
 
-// misuseLanes is the process of a bad peer of a lane. When it has something of
-// a request it says so, and goes on. When it is told to, and everything goes past
-// the host, it does its worst. Then it says how its request ended, and lives on.
-func misuseLanes() error {
+// runBadLane is the process of a bad peer of a lane. It prints readyLine when it
+// takes part in a request. When the test allows it, and all streams are direct, it
+// runs the bad case. Then it prints how its request ended, and stays alive until
+// its standard input ends.
+func runBadLane() error {
 	l := &laneEnd{
 		peerEnd: peerEnd{path: os.Getenv(node.EnvSocket)}, side: os.Getenv(sideEnv), inline: make([]byte, 16),
 		fromHost: make(chan hostMessage), fromPeer: make(chan wire.Message), emitted: make(map[uint32]func() error),
-		begun: make(chan struct{}, 1), let: make(chan struct{}),
+		goAhead: make(chan struct{}, 1), released: make(chan struct{}),
 	}
 	tc := badLanes[os.Getenv(caseEnv)]
-	l.ends = tc.said == completed
+	l.completes = tc.said == completed
 	var err error
 	if l.conn, err = peer.Dial(context.Background(), l.path, peer.DialOptions{}); err != nil {
 		return err
@@ -104,38 +105,38 @@ func misuseLanes() error {
 	}
 	go l.listen()
 	go l.read()
-	if err := l.begin(); err != nil {
+	if err := l.startRole(); err != nil {
 		return err
 	}
-	if l.meeting = tc.meet; l.meeting == nil {
-		l.meeting = (*laneEnd).meet
+	if l.onIntroduce = tc.meet; l.onIntroduce == nil {
+		l.onIntroduce = (*laneEnd).handshake
 	}
-	over, err := l.work(tc.do != nil)
+	over, err := l.workHonestly(tc.do != nil)
 	if err == nil && over == "" {
-		l.worst = true
-		if err = tc.do(l); err == nil || errors.Is(err, peer.ErrGone) { // the honest node may have had enough before
-			over, err = l.end()
+		l.misbehaving = true
+		if err = tc.do(l); err == nil || errors.Is(err, peer.ErrGone) { // the honest node may have closed the connection before
+			over, err = l.awaitOver()
 		}
 	}
 	if err != nil {
 		return err
 	}
 	fmt.Println(strings.ReplaceAll(over, "\n", " "))
-	<-l.let
+	<-l.released
 	return nil
 }
 
-// read takes the line that lets it do its worst, and waits for the end.
+// read waits for the line that allows the bad case, then for the end of standard input.
 func (l *laneEnd) read() {
 	stdin := bufio.NewReader(os.Stdin)
 	if _, err := stdin.ReadString('\n'); err == nil {
-		l.begun <- struct{}{}
+		l.goAhead <- struct{}{}
 	}
-	_, _ = io.Copy(io.Discard, stdin) // until it is let go
-	close(l.let)
+	_, _ = io.Copy(io.Discard, stdin) // until the test closes it
+	close(l.released)
 }
 
-// listen passes on what the host says.
+// listen passes the host's messages to fromHost, until the connection ends.
 func (l *laneEnd) listen() {
 	for {
 		h, body, fds, err := l.in.Next()
@@ -150,33 +151,33 @@ func (l *laneEnd) listen() {
 	}
 }
 
-func (l *laneEnd) say(m wire.Message) error { return l.raw(encode(m)) }
+func (l *laneEnd) sendHost(m wire.Message) error { return l.raw(encode(m)) }
 
-// begin serves the stage, or calls it.
-func (l *laneEnd) begin() error {
+// startRole serves the stage, or submits a request to it.
+func (l *laneEnd) startRole() error {
 	if l.side == asCaller {
-		return l.say(&wire.Submit{Source: wire.OwnSource | 1, Flags: wire.SubmitTell})
+		return l.sendHost(&wire.Submit{Source: wire.OwnSource | 1, Flags: wire.SubmitTell})
 	}
-	return l.say(&wire.Serve{Stage: laneStage})
+	return l.sendHost(&wire.Serve{Stage: laneStage})
 }
 
-// work does what it should, until it may do its worst, the streams go past the
-// host both ways, and it has a delivery that it does not finish; or until its
-// request is over.
-func (l *laneEnd) work(goesPast bool) (over string, err error) {
-	for !goesPast || !l.told || !l.straight() || l.held == 0 {
+// workHonestly follows the protocol until the bad case is allowed, the streams in
+// both directions are direct, and it holds a delivery that it does not finish; or
+// until its request is over.
+func (l *laneEnd) workHonestly(goesPast bool) (over string, err error) {
+	for !goesPast || !l.mayMisbehave || !l.sendsDirect() || l.held == 0 {
 		select {
-		case <-l.let:
-			return "", errors.New("it was let go too early")
-		case <-l.begun:
-			l.told = true
-			if l.side != asCaller { // what it had to keep
-				err = l.answer(func() error { return l.say(&wire.Finish{Delivery: 1}) })
+		case <-l.released:
+			return "", errors.New("standard input ended too early")
+		case <-l.goAhead:
+			l.mayMisbehave = true
+			if l.side != asCaller { // the first delivery, which it held until now
+				err = l.answer(func() error { return l.sendHost(&wire.Finish{Delivery: 1}) })
 			}
 		case m := <-l.fromHost:
-			over, err = l.handle(m)
+			over, err = l.handleHost(m)
 		case m := <-l.fromPeer:
-			err = l.passed(m)
+			err = l.handlePeer(m)
 		}
 		if err != nil || over != "" {
 			return over, err
@@ -185,44 +186,44 @@ func (l *laneEnd) work(goesPast bool) (over string, err error) {
 	return "", nil
 }
 
-// straight reports whether what it sends goes past the host.
-func (l *laneEnd) straight() bool { return l.direct != nil || l.side == asSink }
+// sendsDirect reports whether its deliveries take the direct path.
+func (l *laneEnd) sendsDirect() bool { return l.direct != nil || l.side == asSink }
 
-// passed does what the honest node says.
-func (l *laneEnd) passed(m wire.Message) error {
+// handlePeer handles a message of the honest node.
+func (l *laneEnd) handlePeer(m wire.Message) error {
 	d, ok := m.(*wire.Deliver)
 	switch {
 	case !ok:
 		return nil
-	case l.head.Load() != 0: // more and more
+	case l.head.Load() != 0: // fills the lane
 		err := l.frame(&wire.Finish{Delivery: d.Delivery})
 		if l.side == asCaller {
 			err = errors.Join(err, l.frame(l.next()))
 		}
 		return err
-	case l.straight():
+	case l.sendsDirect():
 		l.held = d.Delivery
 		return nil
 	}
 	return l.answer(func() error { return l.frame(&wire.Finish{Delivery: d.Delivery}) })
 }
 
-// answer emits what a delivery is answered by, and finishes it when that is done
-// with.
+// answer emits the answer to a delivery, and finishes the delivery when the answer
+// is returned.
 func (l *laneEnd) answer(finish func() error) error {
-	if l.worst || l.side == asSink {
+	if l.misbehaving || l.side == asSink {
 		return finish()
 	}
-	if l.side == asCaller { // the next input needs the room of this result
+	if l.side == asCaller { // the next input needs the window of this result
 		return errors.Join(finish(), l.emit())
 	}
 	l.emitted[l.put+1] = finish
 	return l.emit()
 }
 
-// handle does what the host says. It returns how the request ended, when it
-// has.
-func (l *laneEnd) handle(h hostMessage) (over string, err error) {
+// handleHost handles a message of the host. It returns how the request ended, if it
+// has ended.
+func (l *laneEnd) handleHost(h hostMessage) (over string, err error) {
 	if h.err != nil {
 		return "", h.err
 	}
@@ -234,13 +235,13 @@ func (l *laneEnd) handle(h hostMessage) (over string, err error) {
 		fmt.Println(readyLine)
 		return "", l.emit()
 	case *wire.Deliver:
-		if l.side != asCaller && m.Seq == 0 { // kept, so that other requests go to others
+		if l.side != asCaller && m.Seq == 0 { // held, so that other requests go to other processes
 			fmt.Println(readyLine)
 			return "", nil
 		}
-		finish := func() error { return l.say(&wire.Finish{Delivery: m.Delivery}) }
-		if l.side == asCaller && l.ends && l.relayed == plenty {
-			return "", errors.Join(finish(), l.say(&wire.CloseSend{Source: l.source}))
+		finish := func() error { return l.sendHost(&wire.Finish{Delivery: m.Delivery}) }
+		if l.side == asCaller && l.completes && l.relayed == plenty {
+			return "", errors.Join(finish(), l.sendHost(&wire.CloseSend{Source: l.source}))
 		}
 		return "", l.answer(finish)
 	case *wire.Returned:
@@ -251,13 +252,13 @@ func (l *laneEnd) handle(h hostMessage) (over string, err error) {
 			}
 		}
 	case *wire.Introduce:
-		return "", l.meeting(l, m, h.fds)
+		return "", l.onIntroduce(l, m, h.fds)
 	case *wire.Expect:
-		return "", l.say(&wire.Expecting{Source: m.Source, Edge: m.Edge})
+		return "", l.sendHost(&wire.Expecting{Source: m.Source, Edge: m.Edge})
 	case *wire.Direct:
 		l.direct = m
 	case *wire.End:
-		return completed, l.say(&wire.Ended{Task: m.Task})
+		return completed, l.sendHost(&wire.Ended{Task: m.Task})
 	case *wire.Over:
 		return fmt.Sprintf("%v %s %s %s", m.Outcome, m.Stage, m.Edge, m.Text), nil
 	case *wire.Refuse:
@@ -266,10 +267,10 @@ func (l *laneEnd) handle(h hostMessage) (over string, err error) {
 	return "", err
 }
 
-// plenty is how many inputs are sent where the request is to complete.
+// plenty is the number of inputs of a request that completes.
 const plenty = 50
 
-// completed is what is said of a request that nothing has happened to.
+// completed is the result of a request that was not harmed.
 const completed = "completed"
 
 // emit sends a payload through the host.
@@ -280,41 +281,41 @@ func (l *laneEnd) emit() error {
 	l.put++
 	l.relayed++
 	l.sequence = l.relayed
-	return l.say(&wire.Put{Put: l.put, Source: l.source, Flags: wire.FlagInline, Codec: 1, Size: uint64(len(l.inline)), Payload: l.inline})
+	return l.sendHost(&wire.Put{Put: l.put, Source: l.source, Flags: wire.FlagInline, Codec: 1, Size: uint64(len(l.inline)), Payload: l.inline})
 }
 
-// end waits until the request is over.
-func (l *laneEnd) end() (over string, err error) {
+// awaitOver waits until the request is over.
+func (l *laneEnd) awaitOver() (over string, err error) {
 	for over == "" && err == nil {
 		select {
 		case m := <-l.fromPeer:
-			err = l.passed(m)
+			err = l.handlePeer(m)
 		case h := <-l.fromHost:
-			over, err = l.handle(h)
+			over, err = l.handleHost(h)
 		}
 	}
 	return over, err
 }
 
-// take opens the socket that came with an introduction.
-func (l *laneEnd) take(fds []int) (err error) {
+// openSocket opens the socket that came with an introduction.
+func (l *laneEnd) openSocket(fds []int) (err error) {
 	l.socket, err = peer.Open(fds[0])
 	return err
 }
 
-// meet does what an honest peer does.
-func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
+// handshake exchanges lane segments with the honest node, as an honest peer does.
+func (l *laneEnd) handshake(_ *wire.Introduce, fds []int) error {
 	geo, errLayout := lane.Layout(0, laneBytes)
 	n := geo.SenderBytes()
 	own, err := shmstore.NewSegment("lane", int64(n+geo.ReceiverBytes()))
-	if err := errors.Join(errLayout, err, l.take(fds)); err != nil {
+	if err := errors.Join(errLayout, err, l.openSocket(fds)); err != nil {
 		return err
 	}
 	l.own = own
 	sending, receiving := own.Bytes()[:n:n], own.Bytes()[n:]
 	geo.FormatSender(sending)
 	geo.FormatReceiver(receiving)
-	if err := l.tell(&wire.Lane{Capacity: laneBytes}, own.FD()); err != nil {
+	if err := l.sendSocket(&wire.Lane{Capacity: laneBytes}, own.FD()); err != nil {
 		return err
 	}
 	l.answers = peer.NewReceiver(l.socket)
@@ -338,10 +339,12 @@ func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
 }
 
 // wake wakes the honest node as an honest peer does.
-func (l *laneEnd) wake() { _ = l.packet(nil) } // of an honest node that is gone nothing more comes
+func (l *laneEnd) wake() { _ = l.packet(nil) } // fails if the honest node is gone
 
-// tell sends a message by the socket.
-func (l *laneEnd) tell(m wire.Message, fds ...int) error { return l.bytes(encode(m, fds...), fds...) }
+// sendSocket sends a message by the socket.
+func (l *laneEnd) sendSocket(m wire.Message, fds ...int) error {
+	return l.bytes(encode(m, fds...), fds...)
+}
 
 // bytes sends bytes by the socket.
 func (l *laneEnd) bytes(b []byte, fds ...int) error {
@@ -350,20 +353,20 @@ func (l *laneEnd) bytes(b []byte, fds ...int) error {
 	return l.packet(b, fds...)
 }
 
-// packet, with sending held, sends a packet behind the frames that were sent.
+// packet, with sending held, sends a packet that is ordered after the frames that were sent.
 func (l *laneEnd) packet(b []byte, fds ...int) error {
-	if l.frames != l.before {
+	if l.frames != l.framesBeforePacket {
 		b = append(encode(&wire.After{Frames: l.frames}), b...)
 	}
 	err := l.socket.Send(b, fds)
 	if err == nil {
 		l.packets++
-		l.before = l.frames
+		l.framesBeforePacket = l.frames
 	}
 	return err
 }
 
-// receive passes on what the honest node says, until that has had enough.
+// receive passes the honest node's messages to fromPeer, until the connection ends.
 func (l *laneEnd) receive() {
 	for {
 		l.receiver.EndSleep()
@@ -377,12 +380,12 @@ func (l *laneEnd) receive() {
 				if err != nil {
 					panic(err)
 				}
-				l.came(h, body)
+				l.passFromPeer(h, body)
 				frame = rest
 			}
 		}
 		l.receiver.Advance()
-		if head := l.head.Load(); head != 0 { // it stays awake, for the honest node to look at the head
+		if head := l.head.Load(); head != 0 { // it stays awake, so that the honest node reads the head
 			l.moveHead(head)
 			if l.socket.HungUp() {
 				return
@@ -401,12 +404,12 @@ func (l *laneEnd) receive() {
 			return
 		}
 		process.CloseAll(fds)
-		l.came(h, bytes.Clone(body))
+		l.passFromPeer(h, bytes.Clone(body))
 	}
 }
 
-// came passes on a message of the honest node's.
-func (l *laneEnd) came(h wire.Header, body []byte) {
+// passFromPeer passes a message of the honest node to fromPeer.
+func (l *laneEnd) passFromPeer(h wire.Header, body []byte) {
 	m, err := wire.Parse(h, body)
 	if err != nil {
 		panic(err)
@@ -420,11 +423,11 @@ func (l *laneEnd) frame(m wire.Message) error { return l.rawFrame(encode(m)) }
 // rawFrame sends bytes in the lane.
 func (l *laneEnd) rawFrame(b []byte) error { return l.frameAfter(0, b) }
 
-// frameAfter sends bytes in the lane that come after so many more packets than were sent.
+// frameAfter sends bytes in the lane, with a packet count that is more above the packets sent.
 func (l *laneEnd) frameAfter(more uint32, b []byte) error {
 	for {
 		l.sending.Lock()
-		l.frames++ // a wake-up comes after it
+		l.frames++ // before the send: a wake-up packet that TrySend sends comes after the frame
 		err := l.sender.TrySend(lane.Kind(l.packets+more), b)
 		if err != nil {
 			l.frames--
@@ -444,7 +447,7 @@ func rawMessage(kind wire.Kind, body []byte) []byte {
 	return append(append(b, 0, 0), body...)
 }
 
-// next is the delivery that it would send now if it were honest.
+// next returns the delivery that an honest peer would send next.
 func (l *laneEnd) next() *wire.Deliver {
 	l.number++
 	m := &wire.Deliver{
@@ -455,7 +458,7 @@ func (l *laneEnd) next() *wire.Deliver {
 	return m
 }
 
-// finished waits until the honest node has finished the last that was sent.
+// finished waits until the honest node has finished the last delivery that was sent.
 func (l *laneEnd) finished() error {
 	for {
 		select {
@@ -464,7 +467,7 @@ func (l *laneEnd) finished() error {
 				return nil
 			}
 		case h := <-l.fromHost:
-			if over, err := l.handle(h); over != "" || err != nil {
+			if over, err := l.handleHost(h); over != "" || err != nil {
 				return fmt.Errorf("the request ended early: %s %w", over, err)
 			}
 		}
@@ -476,17 +479,17 @@ func (l *laneEnd) moveHead(head uint64) {
 	binary.NativeEndian.PutUint64(l.own.Bytes()[laneHead:], head)
 }
 
-// headers overwrites whatever may be a header in the lane to the honest node,
-// and wakes that.
+// headers overwrites every possible header in the lane to the honest node, and
+// wakes the honest node.
 func (l *laneEnd) headers(forged func(at uint64) uint64) error {
 	const page = 4096
 	for at := uint64(0); at < laneBytes; at += 8 {
 		binary.NativeEndian.PutUint64(l.own.Bytes()[page+at:], forged(at))
 	}
-	return l.tell(&wire.Forget{Segment: 77})
+	return l.sendSocket(&wire.Forget{Segment: 77})
 }
 
-// memfd makes a segment that may lack its seals.
+// memfd makes a segment with the given seals, which may be none.
 func memfd(size int64, seals int) (int, error) {
 	fd, err := unix.MemfdCreate("bad", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err == nil {

@@ -19,14 +19,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestBadLanes has every bad peer exchange deliveries with an honest node, that
-// has a good request under way besides. The request that needs the bad peer ends
-// with an error that says who did what; nobody else is harmed, and nothing is left.
+// TestBadLanes has every bad peer exchange deliveries with an honest node, which
+// has a good request in flight as well. The request that needs the bad peer ends
+// with an error that names the process and its mistake. Other requests complete, and
+// no descriptor is left.
 func TestBadLanes(t *testing.T) {
 	before := descriptors(t)
-	// Some wait for seconds, for a peer that could be dying; and each has a process, of
-	// which many at once would find no time to say hello.
-	places := make(chan struct{}, 16)
+	// Some cases wait for seconds, in case the peer is dying. Each has a process; too many
+	// at once would exceed the time for hello.
+	permits := make(chan struct{}, 16)
 	var all sync.WaitGroup
 	for name, tc := range badLanes {
 		sides := tc.sides
@@ -35,8 +36,8 @@ func TestBadLanes(t *testing.T) {
 		}
 		for _, side := range sides {
 			all.Go(func() {
-				places <- struct{}{}
-				defer func() { <-places }()
+				permits <- struct{}{}
+				defer func() { <-permits }()
 				t.Run(name+", "+side, func(t *testing.T) { testBadLane(t, name, side, tc.said) })
 			})
 		}
@@ -53,7 +54,7 @@ func TestBadLanes(t *testing.T) {
 	}
 }
 
-// descriptors are those of this process.
+// descriptors lists the open descriptors of this process.
 func descriptors(t *testing.T) (all []string) {
 	t.Helper()
 	const dir = "/proc/self/fd"
@@ -62,7 +63,7 @@ func descriptors(t *testing.T) (all []string) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil { // the directory's own is gone
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil { // the descriptor of the directory is closed
 			all = append(all, to)
 		}
 	}
@@ -70,7 +71,7 @@ func descriptors(t *testing.T) (all []string) {
 }
 
 func testBadLane(t *testing.T, name, side, said string) {
-	h := openLaneHaven(t)
+	h := openLaneHost(t)
 	lines := make(chan string, 16)
 	c, err := start(role{name: name, env: []string{roleEnv + "=bad lane", caseEnv + "=" + name, sideEnv + "=" + side}},
 		h.server.Addr(), "", func(line string) { lines <- line })
@@ -90,7 +91,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 		return ""
 	}
 
-	ended := make(chan error, 1) // how the request that needs the bad peer does
+	ended := make(chan error, 1) // the result of the request that needs the bad peer
 	if side == asCaller {
 		h.serve(t, h.honest)
 	} else {
@@ -111,7 +112,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 		h.awaitServing(t, 2, c)
 		caller = h.honest
 	}
-	good := beginGood(t, caller)
+	good := startGoodStream(t, caller)
 	good.exchange(20)
 	if _, err := c.stdin.(io.Writer).Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
@@ -127,8 +128,8 @@ func testBadLane(t *testing.T, name, side, said string) {
 	if !strings.Contains(over, said) {
 		t.Errorf("the request ended with %q, without %q", over, said)
 	}
-	if who := fmt.Sprintf("process %d", c.pid()); side != asCaller && said != completed && !strings.Contains(over, who) {
-		t.Errorf("the request ended with %q, which does not say %s", over, who)
+	if name := fmt.Sprintf("process %d", c.pid()); side != asCaller && said != completed && !strings.Contains(over, name) {
+		t.Errorf("the request ended with %q, which does not name %s", over, name)
 	}
 	good.exchange(20)
 	good.finish()
@@ -139,16 +140,16 @@ func testBadLane(t *testing.T, name, side, said string) {
 	}
 	for limit := time.Now().Add(patience); len(h.server.Processes()) > 2; time.Sleep(pollPause) {
 		if time.Now().After(limit) {
-			t.Fatalf("not forgotten: %+v", h.server.Processes())
+			t.Fatalf("the host has not removed the peer: %+v", h.server.Processes())
 		}
 	}
-	beginGood(t, caller).finish()
+	startGoodStream(t, caller).finish()
 }
 
-// useBadStage sends a request to a bad peer: for as long as it goes on, or to its
-// end.
+// useBadStage sends inputs to a bad peer: with ends plenty of them and requires as
+// many results, otherwise until the request fails.
 func useBadStage(r *bus.Request, ends bool) error {
-	ctx := context.Background() // it is closed with the test
+	ctx := context.Background() // the test closes the request
 	go func() {
 		for i := 0; !ends || i < plenty; i++ {
 			if r.Input(ctx).EmitBytes(wideBlock(i)) != nil {
@@ -170,17 +171,17 @@ func useBadStage(r *bus.Request, ends bool) error {
 	return r.Wait(ctx)
 }
 
-// laneHaven is a host with an honest node, and a friend of that.
-type laneHaven struct {
+// laneHost is a host with two honest nodes.
+type laneHost struct {
 	bus            *bus.Bus
 	server         *host.Server
 	log            tail
 	honest, friend *node.Node
 }
 
-func openLaneHaven(t *testing.T) *laneHaven {
+func openLaneHost(t *testing.T) *laneHost {
 	t.Helper()
-	h := &laneHaven{}
+	h := &laneHost{}
 	opts := bus.Options{
 		Name: "lanes", MaxRequests: 4, Logger: slogTo(&h.log), StallTimeout: stallTimeout, OnStall: func([]bus.Stall) {},
 		Store: shmstore.Options{ArenaBytes: 2 << 20, Memory: shmstore.Shared},
@@ -222,8 +223,8 @@ func openLaneHaven(t *testing.T) *laneHaven {
 	return h
 }
 
-// serve has a node do what the stage should.
-func (h *laneHaven) serve(t *testing.T, n *node.Node) {
+// serve has a node serve the stage.
+func (h *laneHost) serve(t *testing.T, n *node.Node) {
 	t.Helper()
 	go func() { // ends with the node
 		_ = n.Serve(context.Background(), bus.StageSpec{Name: laneStage, Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -232,8 +233,8 @@ func (h *laneHaven) serve(t *testing.T, n *node.Node) {
 	}()
 }
 
-// awaitServing waits until so many serve the stage, of whom a process may be one.
-func (h *laneHaven) awaitServing(t *testing.T, n int, c *child) {
+// awaitServing waits until n processes serve the stage. It fails if c ends before.
+func (h *laneHost) awaitServing(t *testing.T, n int, c *child) {
 	t.Helper()
 	for ; h.server.Serving(laneStage) < n; time.Sleep(pollPause) {
 		if closed(c.done) {
@@ -245,18 +246,18 @@ func (h *laneHaven) awaitServing(t *testing.T, n int, c *child) {
 // laneBlock is a payload, in a message or in memory.
 func laneBlock(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, []int{16, 5000}[i%2]) }
 
-// wideBlock is likewise, and fills the lane sooner, also where it is in a message: a fault
-// that the honest node finds when the lane is full is found after fewer of them.
+// wideBlock is a larger one, which fills the lane sooner: the honest node detects some faults
+// only when the lane is full.
 func wideBlock(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, []int{500, 5000}[i%2]) }
 
-// goodStream is a request that has nothing to do with a bad peer.
+// goodStream is a request that does not need the bad peer.
 type goodStream struct {
 	t    *testing.T
 	r    *bus.Request
 	next int
 }
 
-func beginGood(t *testing.T, n *node.Node) *goodStream {
+func startGoodStream(t *testing.T, n *node.Node) *goodStream {
 	t.Helper()
 	r, err := n.Stream(t.Context())
 	if err != nil {
@@ -268,10 +269,10 @@ func beginGood(t *testing.T, n *node.Node) *goodStream {
 	return s
 }
 
-// exchange sends inputs, and checks that each comes back.
+// exchange sends inputs, and checks that each is returned.
 func (s *goodStream) exchange(n int) {
 	s.t.Helper()
-	// It is for each result: how long all take depends on how many tests run beside this one.
+	// The limit is for each result: the total depends on how many tests run in parallel.
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	limit := time.AfterFunc(patience, cancel)
@@ -295,7 +296,7 @@ func (s *goodStream) exchange(n int) {
 	}
 }
 
-// finish ends the inputs, and requires that nothing more comes.
+// finish ends the inputs, and requires that no more results come.
 func (s *goodStream) finish() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -305,7 +306,7 @@ func (s *goodStream) finish() {
 		if _, err = s.r.Recv(ctx); errors.Is(err, io.EOF) {
 			err = s.r.Wait(ctx)
 		} else if err == nil {
-			err = errors.New("more came than was sent")
+			err = errors.New("more results than inputs")
 		}
 	}
 	if err != nil {

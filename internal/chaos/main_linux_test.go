@@ -13,23 +13,23 @@ var (
 	wantKills  = flag.Int("chaos.kills", 50, "kills to count in TestChaos")
 	wantDirect = flag.Int("chaos.direct", 30, "kills to count in TestChaosDirect, and half as many in TestChaosDirectPython")
 	wantGPU    = flag.Int("chaos.gpu", 15, "kills to count in TestChaosGPU")
-	gpuDriver  = flag.String("chaos.driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with that tag")
-	within     = flag.Duration("chaos.within", 0, "how long to kill processes, if that many do not count in that time, but 20 do; 0: until they do")
+	gpuDriver  = flag.String("chaos.driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with the tag cuda")
+	killTime   = flag.Duration("chaos.within", 0, "after this time 20 counted kills are enough; 0: no limit")
 	wantHosts  = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
-	seedFlag   = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
+	seedFlag   = flag.Uint64("chaos.seed", 0, "seed of the tests' choices; 0: the time")
 )
 
-// roleEnv names what this test binary does when it is started as another
+// roleEnv names the role of this test binary when it is started as another
 // process.
 const roleEnv = "OMNIBUS_CHAOS_ROLE"
 
-// roles are what processes in Go can be, by name.
+// roles are the main functions of processes in Go, by role.
 var roles = map[string]func() error{
 	"stage":    serveStage,
 	"submit":   submitForever,
-	"host":     hostUntilTold,
-	"bad peer": misbehave,
-	"bad lane": misuseLanes,
+	"host":     serveHost,
+	"bad peer": runBadPeer,
+	"bad lane": runBadLane,
 
 	"gpu stage": serveGPUStage,
 }
@@ -45,10 +45,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// exitFailed is how a process in Go ends that did not end well.
+// exitFailed is the exit status of a role that returns an error.
 const exitFailed = 3
 
-// seed says what a test draws its choices from.
+// seed returns the seed of a test's choices, and logs it.
 func seed(t testing.TB) uint64 {
 	s := *seedFlag
 	if s == 0 {

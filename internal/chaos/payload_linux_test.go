@@ -8,8 +8,8 @@ import (
 	"hash/crc32"
 )
 
-// A payload says what it is, so that whoever gets it knows whether it is the
-// right one, whole and at its place:
+// A payload names its request, level and sequence, so that its reader can check that
+// it is the right one, complete and in order:
 //
 //	offset  type  field
 //	0       u32   CRC-32 of all that follows
@@ -27,7 +27,7 @@ const (
 	maxPayloadBytes = 300 << 10
 )
 
-// Levels count the stages that a payload has behind it.
+// A level names the stage that made a payload.
 const (
 	levelInput = iota
 	levelA
@@ -36,7 +36,7 @@ const (
 	levelC
 )
 
-// payload makes the payload of a place in a request.
+// payload makes the payload of a request, level and sequence.
 func payload(tag uint32, level int, seq uint64) []byte {
 	var id [6]byte
 	binary.LittleEndian.PutUint32(id[:], tag)
@@ -81,11 +81,11 @@ func verify(p []byte, level int, seq uint64) (tag uint32, err error) {
 	}
 	tag = binary.LittleEndian.Uint32(p[4:])
 	if got, want := binary.LittleEndian.Uint16(p[8:]), uint16(level<<seqBits|int(seq)); got != want {
-		return tag, fmt.Errorf("request %#x: it is level %d, sequence %d, and level %d, sequence %d was to come",
+		return tag, fmt.Errorf("request %#x: level %d, sequence %d instead of level %d, sequence %d",
 			tag, got>>seqBits, got&(1<<seqBits-1), level, seq)
 	}
 	if want := payload(tag, level, seq); !bytes.Equal(p, want) {
-		return tag, fmt.Errorf("request %#x, level %d, sequence %d: %d bytes, not the %d that were sent", tag, level, seq, len(p), len(want))
+		return tag, fmt.Errorf("request %#x, level %d, sequence %d: %d bytes that differ from the %d that were sent", tag, level, seq, len(p), len(want))
 	}
 	return tag, nil
 }

@@ -27,13 +27,13 @@ import (
 // caseEnv names what a bad peer does.
 const caseEnv = "OMNIBUS_CHAOS_CASE"
 
-// A badPeer is a process that breaks the protocol, by name.
+// badPeers are processes that break the protocol, by name.
 var badPeers = map[string]struct {
 	do func(p *peerEnd) error
-	// log is what the host says of it, beside its process id; told, what it
-	// tells the peer itself, is the same if it is not empty.
+	// log is a part of the line that the host logs, beside the process id; told is
+	// a part of the text that the host sends to the peer; empty: it sends none.
 	log, told string
-	// takesWork says that it serves the stage, and ends when it has something.
+	// takesWork says that the peer serves the stage until it has a delivery.
 	takesWork bool
 }{
 	"garbage": {
@@ -91,7 +91,7 @@ var badPeers = map[string]struct {
 		do:  func(p *peerEnd) error { return p.join(encode(&wire.CloseSend{Source: 1 << 30})) },
 		log: "no source 1073741824", told: "no source 1073741824",
 	},
-	"source of another": { // the caller's nodes have the first numbers
+	"source of another": { // lower numbers may be in use
 		do:  func(p *peerEnd) error { return p.join(encode(&wire.Ended{Task: 1 << 30})) },
 		log: "no source 1073741824", told: "no source 1073741824",
 	},
@@ -99,7 +99,7 @@ var badPeers = map[string]struct {
 		do:  unknownSegment,
 		log: "segment 77 was not offered", told: "segment 77 was not offered",
 	},
-	"descriptor that nobody asked for": {
+	"descriptor that belongs to no message": {
 		do:  func(p *peerEnd) error { return p.join(encode(&wire.Leave{}), 0) },
 		log: "descriptors", told: "descriptors",
 	},
@@ -112,19 +112,21 @@ var badPeers = map[string]struct {
 		log: "4096 bytes instead of 65536", told: "4096 bytes instead of 65536",
 	},
 	"lane without seals": {
-		do:  func(p *peerEnd) error { return p.bring(1<<16+2<<12, 0, &wire.Lane{Capacity: 1 << 16}) },
+		do:  func(p *peerEnd) error { return p.sendWithMemory(1<<16+2<<12, 0, &wire.Lane{Capacity: 1 << 16}) },
 		log: "seal", told: "seal",
 	},
 	"lane of another capacity": {
-		do:  func(p *peerEnd) error { return p.lanes(1 << 20) },
+		do:  func(p *peerEnd) error { return p.joinWithLanes(1 << 20) },
 		log: "a lane of 1048576 bytes", told: "a lane of 1048576 bytes",
 	},
 	"lane that comes twice": {
-		do:  func(p *peerEnd) error { return p.lanes(1<<16, 1<<16) },
+		do:  func(p *peerEnd) error { return p.joinWithLanes(1<<16, 1<<16) },
 		log: "sends the memory of its lane once", told: "sends the memory of its lane once",
 	},
 	"packet after frames that are not there": {
-		do:  func(p *peerEnd) error { return errors.Join(p.lanes(1<<16), p.raw(encode(&wire.After{Frames: 7}))) },
+		do: func(p *peerEnd) error {
+			return errors.Join(p.joinWithLanes(1<<16), p.raw(encode(&wire.After{Frames: 7})))
+		},
 		log: "after frame 7, and 0 have come", told: "after frame 7, and 0 have come",
 	},
 	"packet after frames of no lane": {
@@ -137,14 +139,14 @@ var badPeers = map[string]struct {
 	},
 	"does not read":           {do: neverRead, log: "made no progress"},
 	"hangs up and lives on":   {do: hangUp, log: "closed its connection, and lives on", takesWork: true},
-	"dies and leaves an heir": {do: bequeath, log: "died"},
+	"dies and leaves an heir": {do: dieWithHeir, log: "died"},
 }
 
 const allSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
 // TestBadPeers has every bad peer attach to a host at which a good request is
-// under way. The host says of each what it did wrong, and nobody else is
-// harmed.
+// in flight. The host logs the mistake of each peer, and the good request
+// completes.
 func TestBadPeers(t *testing.T) {
 	for name, tc := range badPeers {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +157,7 @@ func TestBadPeers(t *testing.T) {
 }
 
 func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
-	h := openHaven(t)
+	h := openTestHost(t)
 	good := []*bus.Request{h.begin(t)}
 	told := make(chan string, 1)
 	c, err := start(role{name: name, env: []string{roleEnv + "=bad peer", caseEnv + "=" + name}}, h.server.Addr(), "", func(line string) {
@@ -171,10 +173,10 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 
 	if takesWork {
 		<-told
-		for h.server.Serving("d") < 2 { // it is told before it is given work
+		for h.server.Serving("d") < 2 { // the host answers the peer before it gives it work
 			time.Sleep(pollPause)
 		}
-		for range 2 * stageInflight { // of which it gets its part
+		for range 2 * stageInflight { // the peer gets some of them
 			good = append(good, h.begin(t))
 		}
 	}
@@ -190,7 +192,7 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 		time.Sleep(pollPause)
 	}
 	if !ok() {
-		t.Errorf("the host says nothing of process %d and %q:\n%s\npeer: %s", c.pid(), wantLog, h.log.String(), c.stderr.String())
+		t.Errorf("the host logs no line with process %d and %q:\n%s\npeer: %s", c.pid(), wantLog, h.log.String(), c.stderr.String())
 	}
 	if wantTold != "" {
 		select {
@@ -206,7 +208,7 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 		h.finish(t, r)
 	}
 	if takesWork && !closed(c.dead) && len(h.server.Processes()) < 2 {
-		t.Error("what the process may still be reading was taken from it")
+		t.Error("the host has reclaimed deliveries that the live process may still read")
 	}
 	_ = c.stdin.Close()
 	select {
@@ -216,7 +218,7 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 	}
 	for limit := time.Now().Add(patience); len(h.server.Processes()) > 1; time.Sleep(pollPause) {
 		if time.Now().After(limit) {
-			t.Fatalf("not forgotten: %+v", h.server.Processes())
+			t.Fatalf("the host has not removed the peer: %+v", h.server.Processes())
 		}
 	}
 	h.finish(t, good[0])
@@ -225,16 +227,16 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 	}
 }
 
-// haven is a host with one good process, for bad ones to attach to.
-type haven struct {
+// testHost is a host with one good process, for bad ones to attach to.
+type testHost struct {
 	bus    *bus.Bus
 	server *host.Server
 	log    tail
 }
 
-func openHaven(t *testing.T) *haven {
+func openTestHost(t *testing.T) *testHost {
 	t.Helper()
-	h := &haven{}
+	h := &testHost{}
 	opts := busOptions()
 	opts.Store.ArenaBytes = 16 << 20
 	opts.OnStall = func([]bus.Stall) {}
@@ -268,10 +270,10 @@ func openHaven(t *testing.T) *haven {
 	return h
 }
 
-const goodTag = 8 // whose first payload is too large for a message
+const goodTag = 8 // its first payload is too large for a message
 
 // begin starts a request that stays open.
-func (h *haven) begin(t *testing.T) *bus.Request {
+func (h *testHost) begin(t *testing.T) *bus.Request {
 	t.Helper()
 	r, err := h.bus.Stream(t.Context())
 	if err != nil {
@@ -283,8 +285,8 @@ func (h *haven) begin(t *testing.T) *bus.Request {
 	return r
 }
 
-// finish sends more, and checks that all of it comes back.
-func (h *haven) finish(t *testing.T, r *bus.Request) {
+// finish sends more inputs, and checks all results.
+func (h *testHost) finish(t *testing.T, r *bus.Request) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -318,9 +320,9 @@ type peerEnd struct {
 	in   *peer.Receiver
 }
 
-// misbehave is the process of a bad peer. What the host tells it goes to its
-// standard output; then it lives on.
-func misbehave() error {
+// runBadPeer is the process of a bad peer. It prints the text with which the host
+// refuses it, and stays alive until its standard input ends.
+func runBadPeer() error {
 	p := &peerEnd{path: os.Getenv(node.EnvSocket)}
 	if heir := os.NewFile(3, "connection"); os.Getenv(caseEnv) == "heir" {
 		return inherit(heir)
@@ -345,7 +347,7 @@ func misbehave() error {
 			}
 		}
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin) // until it is let go
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it
 	return nil
 }
 
@@ -356,7 +358,7 @@ func (p *peerEnd) next() (wire.Message, error) {
 	}
 	m, err := wire.Parse(h, body)
 	if l, ok := m.(*wire.Lane); ok && err == nil {
-		_ = p.conn.OpenLane(l, fds[0], lane.Options{}) // this side may have sent none that it could be
+		_ = p.conn.OpenLane(l, fds[0], lane.Options{}) // fails if this side has shared no lane
 		return m, nil
 	}
 	process.CloseAll(fds)
@@ -378,7 +380,7 @@ func encode(m wire.Message, fds ...int) []byte {
 // raw sends bytes.
 func (p *peerEnd) raw(b []byte, fds ...int) error { return p.conn.Send(b, fds) }
 
-// join says hello as it should be done, and then sends bytes.
+// join does the handshake by the protocol, and then sends bytes.
 func (p *peerEnd) join(b []byte, fds ...int) error {
 	if err := p.raw(encode(p.hello())); err != nil {
 		return err
@@ -390,8 +392,8 @@ func (p *peerEnd) join(b []byte, fds ...int) error {
 	return p.raw(b, fds...)
 }
 
-// lanes says that packets are to go by lanes of these capacities, one after the other.
-func (p *peerEnd) lanes(capacities ...uint32) error {
+// joinWithLanes joins, and shares the memory of its lane with each of these capacities, one after the other.
+func (p *peerEnd) joinWithLanes(capacities ...uint32) error {
 	_, fd, err := p.conn.ShareLane()
 	if err != nil {
 		return err
@@ -403,13 +405,13 @@ func (p *peerEnd) lanes(capacities ...uint32) error {
 	return err
 }
 
-// offer offers a segment of other than the size that it has, or without seals.
+// offer offers a segment whose size is said bytes in the message, possibly without seals.
 func (p *peerEnd) offer(size, said int64, seals int) error {
-	return p.bring(size, seals, &wire.Offer{Segment: 1, Bytes: uint64(said)})
+	return p.sendWithMemory(size, seals, &wire.Offer{Segment: 1, Bytes: uint64(said)})
 }
 
-// bring sends a message with new memory.
-func (p *peerEnd) bring(size int64, seals int, m wire.Message) error {
+// sendWithMemory joins, and sends a message with new memory.
+func (p *peerEnd) sendWithMemory(size int64, seals int, m wire.Message) error {
 	fd, err := unix.MemfdCreate("offer", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
@@ -437,7 +439,7 @@ func neverRead(p *peerEnd) error {
 	joined := p.join(encode(&wire.Call{Token: 0, Method: "status"}))
 	for token := uint32(1); joined == nil && token < wire.MaxQuestions/2; token++ {
 		if p.raw(encode(&wire.Call{Token: token, Method: "status"})) != nil {
-			break // the host has had enough
+			break // the host has closed the connection
 		}
 	}
 	return joined
@@ -462,8 +464,8 @@ func hangUp(p *peerEnd) error {
 	}
 }
 
-// bequeath gives its connection to a child, and dies.
-func bequeath(p *peerEnd) error {
+// dieWithHeir gives its connection to a child, and dies.
+func dieWithHeir(p *peerEnd) error {
 	conn, err := net.Dial("unixpacket", p.path)
 	if err != nil {
 		return err
@@ -488,13 +490,13 @@ func bequeath(p *peerEnd) error {
 	return unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
-// inherit uses a connection whose owner is dead: the host has hung up.
+// inherit uses a connection whose owner is dead, until the host closes it.
 func inherit(f *os.File) error {
 	conn, err := net.FileConn(f)
 	if err != nil {
 		return err
 	}
-	for err == nil { // until the host hangs up
+	for err == nil {
 		if _, err = conn.Read(make([]byte, wire.MaxPacket)); err == nil {
 			_, err = conn.Write(encode(&wire.Call{Token: 1, Method: "status"}))
 		}

@@ -16,24 +16,23 @@ import (
 //	caller ── a ─┤              ├─ e (join) ── c (state, replay) ── caller
 //	             └─ d (forward) ┘
 //
-// All but d make a payload of their own of each one they get; c makes two. The
-// windows are small, so that whoever is killed has others waiting before and
-// behind it.
+// All stages but d make a new payload of each input; c makes two. The windows are
+// small, so that the producers and consumers of a killed process are waiting for it.
 const (
 	maxInputs     = 8 // of a request
 	outputsOfC    = 2
 	maxRequests   = 10
 	stageReplicas = 2
-	stageInflight = 2 // fewer than there are requests: some wait for a place
+	stageInflight = 2 // fewer than there are requests: some wait for a permit
 
 	window      = 4
 	windowBytes = 2*maxPayloadBytes + 64<<10
-	// c keeps what it has had of a request for a replay.
+	// c keeps the inputs of a request for a replay.
 	replayBytes = maxInputs * (maxPayloadBytes + 4<<10)
 
 	storeBytes = 160 << 20
 
-	// maxAttempts is more often than any delivery is met by a kill.
+	// maxAttempts is more than the kills that any delivery meets.
 	maxAttempts = 1 << 20
 )
 
@@ -74,8 +73,8 @@ type submitter interface {
 	Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error)
 }
 
-// roundTrip sends one request and checks all that comes back. Besides how the
-// request ended, an error says what was wrong with a result.
+// roundTrip sends one request and checks all results. An error has the outcome of
+// the request, and what was wrong with a result.
 func roundTrip(ctx context.Context, s submitter, tag uint32, inputs int) error {
 	r, err := s.Stream(ctx)
 	if err != nil {
@@ -103,7 +102,7 @@ func sendInputs(ctx context.Context, r *bus.Request, tag uint32, inputs int) err
 	return r.CloseSend(ctx)
 }
 
-// receive checks that exactly the wanted results come, in order, before the
+// receive checks that exactly the wanted results arrive, in order, before the
 // request completes.
 func receive(ctx context.Context, r *bus.Request, tag uint32, want uint64) error {
 	var next uint64
@@ -119,7 +118,7 @@ func receive(ctx context.Context, r *bus.Request, tag uint32, want uint64) error
 		}
 		got, err := verify(d.Bytes(), levelC, next)
 		if err == nil && (got != tag || d.Seq != next) {
-			err = fmt.Errorf("a result of request %#x at place %d of the stream, and place %d was to come", got, d.Seq, next)
+			err = fmt.Errorf("a result of request %#x with sequence %d instead of %d", got, d.Seq, next)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: result %d: %w", errBroken, next, err)
@@ -131,5 +130,5 @@ func receive(ctx context.Context, r *bus.Request, tag uint32, want uint64) error
 	}
 }
 
-// errBroken is a result that must not be.
+// errBroken reports a wrong result.
 var errBroken = errors.New("broken")

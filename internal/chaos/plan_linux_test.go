@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// cast says which processes take part. Without Python its parts are played in
-// Go.
-func cast() []role {
+// relayedRoles returns the roles of the relayed scenario. Without Python all of them
+// are in Go.
+func relayedRoles() []role {
 	_, err := exec.LookPath("python3")
 	python := err == nil
 	var all []role
@@ -30,8 +30,8 @@ func cast() []role {
 	return all
 }
 
-// point is a place where a process can kill itself, and how often it may pass
-// it before: less often than it does in a short life.
+// point is a fault point at which a process can kill itself, and the number of
+// passes before, at most, which even a process of short life reaches.
 type point struct {
 	name   string
 	passes int
@@ -53,7 +53,7 @@ var (
 		{"node-finished", 8},
 		{"node-returned", 8},
 	}
-	endPoints = []point{ // of stages that are asked to end their tasks
+	endPoints = []point{ // of stages with a function for the end of a request
 		{"node-before-ended", 3},
 		{"node-ended", 3},
 	}
@@ -75,7 +75,7 @@ var (
 	}
 )
 
-// directPoints are those of deliveries that go past the host.
+// directPoints are those of the direct path.
 var (
 	directPoints = []point{
 		{"peer-opened", 2},
@@ -95,8 +95,8 @@ var (
 	}
 )
 
-// mixedPoints are those where the two worlds meet: of whoever passes on by
-// reference what came the other way.
+// mixedPoints are those of stages, by name, that forward by reference between the
+// direct path and the relayed one.
 var mixedPoints = map[string][]point{
 	"f": {{"node-before-put", 8}, {"node-put", 8}, {"node-delivered-direct", 8}, {"node-returned", 8}, {"node-finished", 8}, {"stage-emitted", 8}},
 	"p": {{"stage-begin", 8}, {"stage-emitted", 8}},
@@ -104,15 +104,15 @@ var mixedPoints = map[string][]point{
 	"x": {{"stage-begin", 16}, {"stage-half-written", 8}, {"stage-emitted", 16}},
 }
 
-// pointsOf gives the places at which a role can be killed. In a play of direct
-// streams they are those that the other one does not have.
+// pointsOf returns the fault points at which a role is killed. In a scenario with
+// direct streams they are those that the relayed one does not have.
 func pointsOf(r role) []point {
 	switch {
-	case slices.Contains(r.env, playEnv+"=gpu"):
-		return nil // at any moment
-	case slices.Contains(r.env, playEnv+"=direct"):
+	case slices.Contains(r.env, scenarioEnv+"=gpu"):
+		return nil // only at random moments
+	case slices.Contains(r.env, scenarioEnv+"=direct"):
 		return directPoints
-	case slices.Contains(r.env, playEnv+"=direct python"):
+	case slices.Contains(r.env, scenarioEnv+"=direct python"):
 		return mixedPoints[r.stage]
 	case r.python != "" && r.stage != "":
 		return stagePoints
@@ -131,18 +131,18 @@ func pointsOf(r role) []point {
 	return slices.Concat(stagePoints, clientPoints)
 }
 
-// faults are the places at which processes still have to die, by role.
+// faults are the fault points at which processes still have to die, by role.
 type faults struct {
 	mu   sync.Mutex
 	left map[string][]string
 }
 
-// newFaults plans a number of deaths at each place of each role.
-func newFaults(cast []role, times int, r *rand.Rand) *faults {
+// newFaults plans a number of deaths at each fault point of each role.
+func newFaults(roles []role, times int, r *rand.Rand) *faults {
 	f := &faults{left: make(map[string][]string)}
-	for _, role := range cast {
+	for _, role := range roles {
 		if f.left[role.name] != nil {
-			continue // another replica of the same
+			continue // another replica of the same stage stage
 		}
 		for _, p := range pointsOf(role) {
 			for range times {
@@ -157,9 +157,9 @@ func newFaults(cast []role, times int, r *rand.Rand) *faults {
 	return f
 }
 
-// take gives the place at which the next process of a role is to die; empty:
-// nowhere in particular.
-func (f *faults) take(role string) string {
+// next returns the fault point at which the next process of a role is to die; empty:
+// none.
+func (f *faults) next(role string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.left[role]
@@ -170,8 +170,8 @@ func (f *faults) take(role string) string {
 	return l[0]
 }
 
-// giveBack puts a place back at which a process did not come to die.
-func (f *faults) giveBack(role, fault string) {
+// putBack returns a fault point that a process did not reach.
+func (f *faults) putBack(role, fault string) {
 	if fault == "" {
 		return
 	}
@@ -180,8 +180,8 @@ func (f *faults) giveBack(role, fault string) {
 	f.left[role] = append(f.left[role], fault)
 }
 
-// open counts the places that are left.
-func (f *faults) open() (n int) {
+// remaining counts the fault points that are left.
+func (f *faults) remaining() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.left {
@@ -190,7 +190,7 @@ func (f *faults) open() (n int) {
 	return n
 }
 
-// list lists them.
+// list lists the fault points that are left.
 func (f *faults) list() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -29,20 +29,20 @@ func (c *run) report() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.bus.Stats()
-	c.t.Logf("%d kills counted at any moment, %d victims stopped; %d kills when the victim had nothing; %d at named places", c.counted, c.stops, c.uncounted, c.atPlaces)
-	c.t.Logf("requests: %d completed, %d aborted with their callers, %d failed with other processes", s.Completed, s.Aborted, s.Failed)
-	if c.play.mortal {
+	c.t.Logf("%d counted kills at random moments, %d victims stopped; %d kills of victims that held nothing; %d at fault points", c.counted, c.stops, c.uncounted, c.atPoints)
+	c.t.Logf("requests: %d completed, %d aborted when their callers died, %d failed when other processes died", s.Completed, s.Aborted, s.Failed)
+	if c.scenario.mayFail {
 		var all, direct int64
 		for _, e := range s.Edges {
 			all, direct = all+e.Deliveries, direct+e.Direct
 		}
-		c.t.Logf("of %d deliveries %d went past the host", all, direct)
+		c.t.Logf("of %d deliveries %d took the direct path", all, direct)
 	}
 	c.t.Logf("from SIGKILL until the pidfd is readable: %v", c.teardown)
-	c.t.Logf("from there until everything is back:      %v", c.reclaiming)
+	c.t.Logf("from there until everything is reclaimed: %v", c.reclaiming)
 }
 
-// inventory is what this process has of what it must give back.
+// inventory lists the resources of this process that a test must release.
 type inventory struct {
 	files      []string
 	children   []string
@@ -55,8 +55,8 @@ func takeInventory(t testing.TB) inventory {
 	return inventory{files: openFiles(t), children: children(t), shared: sharedFiles(t), goroutines: goleak.IgnoreCurrent()}
 }
 
-// compare waits until everything is as it was. Shared memory has names that all
-// programs see: what others have removed meanwhile is not this test's.
+// compare waits until everything is as it was. Other programs may remove named shared
+// memory meanwhile, which is not an error.
 func (before inventory) compare(t testing.TB) {
 	t.Helper()
 	goleak.VerifyNone(t, before.goroutines)
@@ -76,8 +76,8 @@ func (before inventory) compare(t testing.TB) {
 	}
 }
 
-// openFiles says what the descriptors of this process are, the one that lists
-// them left out.
+// openFiles lists the targets of this process's descriptors, without the one of the
+// listing itself.
 func openFiles(t testing.TB) []string {
 	t.Helper()
 	const dir = "/proc/self/fd"
@@ -102,7 +102,7 @@ func children(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, task := range tasks { // of each thread: it may end meanwhile
+	for _, task := range tasks { // a thread may end meanwhile
 		if b, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children"); err == nil {
 			all = append(all, strings.Fields(string(b))...)
 		}
@@ -111,9 +111,9 @@ func children(t testing.TB) []string {
 	return all
 }
 
-// sharedFiles lists the shared memory that has a name and could be a bus's. The
-// journals of connectors, and the files of their tests, are those of whatever else
-// runs on this machine: no bus here has any.
+// sharedFiles lists the named shared memory that a bus may have made. Journals of
+// connectors and files of their tests are left out: they belong to other programs on
+// this machine, since no bus here has any.
 func sharedFiles(t testing.TB) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/dev/shm")

@@ -20,7 +20,7 @@ const rejoinEnv = "OMNIBUS_CHAOS_REJOIN"
 // serveStage is the process of a stage.
 func serveStage() error {
 	name := os.Getenv(node.EnvStage)
-	opts := thePlay().join
+	opts := currentScenario().join
 	opts.Rejoin = os.Getenv(rejoinEnv) != ""
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -34,8 +34,8 @@ func serveStage() error {
 	return n.Close(context.Background())
 }
 
-// stageSpec is a stage with its process's end of the exchange. What it has put
-// there goes with the node.
+// stageSpec is a stage with its process's end of the exchange. Its entries there are
+// removed with the node.
 func stageSpec(name string, exchange connector.Transport) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, State: bus.StateNone}
 	switch name {
@@ -60,8 +60,8 @@ func stageSpec(name string, exchange connector.Transport) bus.StageSpec {
 	return spec
 }
 
-// actsAtEnd reports whether a stage has a function for the end of a request, and so is asked to end
-// its tasks.
+// actsAtEnd reports whether a stage has a function for the end of a request; the host asks such a
+// stage to end its tasks.
 func actsAtEnd(name string) bool { return name == "a" || name == "e" }
 
 // derive makes the payload of the next level.
@@ -93,7 +93,7 @@ func emit(t *bus.Task, p []byte, inPlace bool) error {
 	return b.Send(len(p))
 }
 
-// forward passes a payload on by reference, after a detour through the exchange.
+// forward forwards a payload by reference, after a detour through the exchange.
 func forward(t *bus.Task, d *bus.Delivery, exchange connector.Transport) error {
 	faultpoint.Hit("stage-begin")
 	if _, err := verify(d.Bytes(), levelA, d.Seq); err != nil {
@@ -118,7 +118,7 @@ func detour(d *bus.Delivery, exchange connector.Transport) error {
 		return err
 	}
 	if d.Seq%2 == 0 {
-		meta = nil // by its key alone, and so by the host
+		meta = nil // found by its key alone, through the host
 	}
 	got, err := exchange.Await(ctx, edge, key, meta)
 	if err != nil {
@@ -129,7 +129,7 @@ func detour(d *bus.Delivery, exchange connector.Transport) error {
 	return err
 }
 
-// join checks that both branches are of one place of one request.
+// join checks that both branches have the same request and sequence.
 func join(t *bus.Task, parts []*bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
 	b, err := verify(parts[0].Bytes(), levelB, parts[0].Seq)
@@ -150,14 +150,13 @@ func join(t *bus.Task, parts []*bus.Delivery) error {
 	return nil
 }
 
-// double keeps count of the request's inputs, so that a replay that left one
-// out, or had the state of another, would not go unseen. It makes two payloads
-// of each.
+// double counts the request's inputs, which detects a replay that leaves one out or
+// has the state of another request. It makes two payloads of each input.
 func double(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
 	count, _ := t.State.(uint64)
 	if d.Seq != count {
-		return fmt.Errorf("sequence %d came when %d had been handled", d.Seq, count)
+		return fmt.Errorf("sequence %d after %d handled inputs", d.Seq, count)
 	}
 	t.State = count + 1
 	tag, err := verify(d.Bytes(), levelE, d.Seq)

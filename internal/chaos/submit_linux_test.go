@@ -20,22 +20,22 @@ const (
 	ownSubmitters  = 3
 	nodeSubmitters = 2
 
-	// tagBits are for counting requests: the rest of a tag is a process id.
+	// tagBits are the bits of a tag that count requests; the others are a process id.
 	tagBits = 10
 )
 
-// tags names the requests of this process, differently from all others that are
-// alive.
+// tags numbers the requests of this process. The numbers are unique among all live
+// processes.
 type tags struct{ last atomic.Uint32 }
 
 func (t *tags) next() uint32 { return uint32(os.Getpid())<<tagBits | t.last.Add(1)&(1<<tagBits-1) }
 
 // submitForever is the process of a caller. It sends requests until its
-// standard input ends, and says on its standard output what became of them.
+// standard input ends, and prints the outcome of each.
 func submitForever() error {
 	rejoin := os.Getenv(rejoinEnv) != ""
-	play := thePlay()
-	opts := play.join
+	sc := currentScenario()
+	opts := sc.join
 	opts.Rejoin = rejoin
 	n, err := node.Join(context.Background(), "submitter", opts)
 	if err != nil {
@@ -48,21 +48,21 @@ func submitForever() error {
 		gone  atomic.Bool
 	)
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until whoever started it is content, or gone
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it, or dies
 		close(told)
 	}()
 	for range nodeSubmitters {
 		group.Go(func() {
 			for i := 1; !closed(told) && (rejoin || !gone.Load()); i++ {
 				epoch := n.Epoch()
-				err := play.roundTrip(context.Background(), n, tags.next(), i)
+				err := sc.roundTrip(context.Background(), n, tags.next(), i)
 				switch {
 				case err == nil:
 					fmt.Printf("done %d\n", epoch)
 				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken), gaveUp(err):
 					gone.Store(true)
 					fmt.Printf("gone %d\n", epoch)
-				case play.mortal && died(err):
+				case sc.mayFail && died(err):
 					fmt.Printf("failed %q\n", err)
 				default:
 					fmt.Printf("broken %q\n", err)
@@ -77,8 +77,8 @@ func submitForever() error {
 	return n.Close(context.Background())
 }
 
-// gaveUp reports whether the host gave this process up because it was stopped. The host may say
-// so of its requests before the connection ends.
+// gaveUp reports whether the host removed this process because it was stopped. The host may abort
+// its requests, with that reason, before the connection ends.
 func gaveUp(err error) bool {
 	return errors.Is(err, bus.ErrAborted) && strings.Contains(err.Error(), fmt.Sprintf("process %d (submitter), which is stopped", os.Getpid()))
 }

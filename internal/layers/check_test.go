@@ -12,7 +12,7 @@ func checkLayers(folders []folder, table []layer) []string {
 	for _, dir := range folders {
 		l, ok := layerOf(dir.path, table)
 		if !ok {
-			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go and say why it stands there", dir.path, part(dir.path)))
+			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go with the reason", dir.path, part(dir.path)))
 			continue
 		}
 		for _, f := range dir.files {
@@ -82,11 +82,11 @@ func (b ban) covers(rel string) bool {
 	return len(b.from) == 0 || slices.ContainsFunc(b.from, in)
 }
 
-func (b ban) find(who string, imports []string) []string {
+func (b ban) find(importer string, imports []string) []string {
 	var broken []string
 	for _, imported := range imports {
 		if within(imported, b.path) {
-			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", who, imported, b.reason))
+			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", importer, imported, b.reason))
 		}
 	}
 	return broken

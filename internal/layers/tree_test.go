@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// file is what the rules want to know of one Go file.
+// file is the data of one Go file that the rules check.
 type file struct {
 	name      string // without its folder
 	imports   []string
@@ -31,10 +31,9 @@ type folder struct {
 	files []file
 }
 
-// readTree reads every Go file of the module, whatever system it is built for:
-// a rule that holds on the machine of the author only is no rule. It reads the
-// files itself, and so the result of the test is cached until one of them
-// changes.
+// readTree reads every Go file of the module, for all systems: a rule must hold on
+// every machine. It reads the files itself, so the result of the test is cached
+// until one of them changes.
 func readTree(t *testing.T) []folder {
 	t.Helper()
 	root := moduleRoot(t)
@@ -63,8 +62,8 @@ func readTree(t *testing.T) []folder {
 	return folders
 }
 
-// skipDir follows the go command: it looks neither into these folders nor into
-// other modules, but for the benchmarks, which keep the same rules.
+// skipDir skips the folders that the go command skips, and other modules, except the
+// benchmarks, which keep the same rules.
 func skipDir(dir, name string) bool {
 	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
 		return true
@@ -134,20 +133,20 @@ func parseFile(name string, src []byte) (file, error) {
 	return f, nil
 }
 
-// within reports whether importPath is root or lies below it.
+// within reports whether importPath is root or is below it.
 func within(importPath, root string) bool {
 	return importPath == root || strings.HasPrefix(importPath, root+"/")
 }
 
-// part returns the first element of a path inside the module: the part of the
-// repository that the layer table speaks of.
+// part returns the first element of a path inside the module, which is the part in
+// the layer table.
 func part(rel string) string {
 	first, _, _ := strings.Cut(rel, "/")
 	return first
 }
 
-// local returns the path of an import inside the module, and whether it lies
-// there.
+// local returns the path of an import inside the module, and whether it is inside
+// the module.
 func local(importPath string) (string, bool) {
 	if importPath == module {
 		return ".", true

@@ -43,8 +43,8 @@ func call(*cell) error {
 	return n.Close(context.Background())
 }
 
-// submitPlans submits what standard input says, so many at a time, until it ends, and writes
-// to standard output when each request begins, and how it ended.
+// submitPlans submits the plans of standard input until it ends, concurrency at a time, and prints
+// a line when each request begins, and one with its outcome when it ends.
 func submitPlans(s submitter, concurrency int) {
 	plans := make(chan plan)
 	var group sync.WaitGroup
@@ -60,7 +60,7 @@ func submitPlans(s submitter, concurrency int) {
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
 		var p plan
-		if in.Decode(&p) != nil { // the end: what is sent comes from this test
+		if in.Decode(&p) != nil { // the end: this test sends only valid plans
 			break
 		}
 		plans <- p
@@ -69,7 +69,7 @@ func submitPlans(s submitter, concurrency int) {
 	group.Wait()
 }
 
-// An ending closes or aborts a request after a time, also while it begins.
+// An ending closes or aborts a request after a time, also while the request begins.
 type ending struct {
 	plan   *plan
 	fired  atomic.Bool
@@ -89,7 +89,7 @@ func (e *ending) fire() {
 	}
 }
 
-// submitOne does what a plan says, and returns how it ended and the checksums of the results.
+// submitOne runs a plan, and returns its outcome and the checksums of the results.
 func submitOne(s submitter, p *plan) (string, []uint32) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -122,14 +122,14 @@ func exchange(ctx context.Context, s submitter, p *plan, e *ending, opts []bus.S
 	}
 	defer closeUnless(p, r)
 	e.req.Store(r)
-	if faultyCaller(faultOpen, p) {
+	if callerHasFault(faultOpen, p) {
 		select {}
 	}
 	sent := make(chan error, 1)
 	go func() {
 		err := sendInputs(ctx, r, p)
 		if err != nil {
-			r.Abort(err) // where the failure of an input is not that of the request
+			r.Abort(err) // a failed input does not always end the request
 		}
 		sent <- err
 	}()
@@ -142,7 +142,7 @@ func exchange(ctx context.Context, s submitter, p *plan, e *ending, opts []bus.S
 }
 
 func closeUnless(p *plan, r *bus.Request) {
-	if !faultyCaller(faultLeakResult, p) {
+	if !callerHasFault(faultLeakResult, p) {
 		r.Close()
 	}
 }
@@ -160,7 +160,7 @@ func sendInputs(ctx context.Context, r *bus.Request, p *plan) error {
 		if err := r.Input(ctx).EmitBytes(inputOf(p.Tag, seq, p.Total).payload(), opts...); err != nil {
 			return err
 		}
-		if last && p.To == "" { // else the streams to other stages are left
+		if last && p.To == "" { // with To, the streams to other stages are still open
 			return nil
 		}
 	}
@@ -183,7 +183,7 @@ func receive(ctx context.Context, r *bus.Request, p *plan) (sums []uint32, err e
 			}
 			sums = append(sums, crc32.ChecksumIEEE(got))
 		}
-		if faultyCaller(faultLeakResult, p) {
+		if callerHasFault(faultLeakResult, p) {
 			continue
 		}
 		if err := d.Finish(nil); err != nil {
@@ -192,7 +192,8 @@ func receive(ctx context.Context, r *bus.Request, p *plan) (sums []uint32, err e
 	}
 }
 
-// full reports an edge whose policy is fail. Of what another process says there is the text alone.
+// full reports the error of a full edge with the policy fail. Of an error of another process only the
+// text is known.
 func full(err error) bool { return err != nil && saysFull(err.Error()) }
 
 // saysFull reports whether a text is that of ErrWindowFull, or of WindowFull in Python.
@@ -201,13 +202,13 @@ func saysFull(text string) bool {
 		strings.Contains(text, "the window of ") && strings.Contains(text, " is full")
 }
 
-// outcome is how the request ended, for the checker.
+// outcome is the outcome of the request, for the checker.
 func (e *ending) outcome(err error) string {
 	canceled := slices.ContainsFunc([]error{bus.ErrAborted, bus.ErrEnded, bus.ErrCanceled, context.Canceled},
 		func(end error) bool { return errors.Is(err, end) })
 	switch {
 	case err == nil && e.fired.Load() && e.plan.End == endClose:
-		return outcomeClosed // a request that has completed gives up the results that are left
+		return outcomeClosed // closing a completed request discards the results that are left
 	case err == nil:
 		return outcomeCompleted
 	case full(err):

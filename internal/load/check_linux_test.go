@@ -16,7 +16,7 @@ const (
 	outcomeDeadline  = "deadline"
 )
 
-// allows lists how a request may end that has a plan. A request may complete before it is ended.
+// allows lists the outcomes that a plan allows. A request may complete before it is closed or aborted.
 func (c *cell) allows(p *plan) []string {
 	all := []string{outcomeCompleted}
 	switch p.End {
@@ -33,7 +33,7 @@ func (c *cell) allows(p *plan) []string {
 	return all
 }
 
-// A checker has the requests of a cell, and checks what is reported of them.
+// A checker has the requests of a cell, and checks the reports of callers.
 type checker struct {
 	cell  *cell
 	plans []plan
@@ -42,7 +42,7 @@ type checker struct {
 	ended int
 	count map[string]int // of outcomes
 
-	quickLeft int // requests that go to the quick branch alone and have not ended
+	quickLeft int // requests that go only to the quick branch and have not ended
 }
 
 type requestState int
@@ -50,7 +50,7 @@ type requestState int
 const (
 	planned requestState = iota
 	opened
-	over
+	requestEnded
 )
 
 func newChecker(c *cell, plans []plan) *checker {
@@ -63,22 +63,22 @@ func newChecker(c *cell, plans []plan) *checker {
 	return k
 }
 
-// begin notes that a caller begins a request.
-func (k *checker) begin(number int) error {
+// beginRequest records that a caller begins a request.
+func (k *checker) beginRequest(number int) error {
 	if number < 0 || number >= len(k.plans) || k.state[number] != planned {
-		return fmt.Errorf("request %d begins, which is no request of the cell, or began before", number)
+		return fmt.Errorf("request %d begins, but is not in the cell, or began before", number)
 	}
 	k.state[number] = opened
 	k.open++
 	return nil
 }
 
-// end checks how a request ended, and the checksums of its results.
-func (k *checker) end(number int, outcome string, sums []uint32) error {
+// endRequest checks the outcome of a request, and the checksums of its results.
+func (k *checker) endRequest(number int, outcome string, sums []uint32) error {
 	if number < 0 || number >= len(k.plans) || k.state[number] != opened {
-		return fmt.Errorf("request %d ends, which was not open: it ended twice, or never began", number)
+		return fmt.Errorf("request %d ends, but was not open: it ended twice, or never began", number)
 	}
-	k.state[number] = over
+	k.state[number] = requestEnded
 	k.open--
 	k.ended++
 	k.count[outcome]++
@@ -87,7 +87,7 @@ func (k *checker) end(number int, outcome string, sums []uint32) error {
 		k.quickLeft--
 	}
 	if allowed := k.cell.allows(p); !slices.Contains(allowed, outcome) {
-		return fmt.Errorf("request %d ended with %q, and may end with %q: %+v", number, outcome, allowed, *p)
+		return fmt.Errorf("request %d ended with %q instead of one of %q: %+v", number, outcome, allowed, *p)
 	}
 	if err := k.cell.checkResults(p, sums, outcome == outcomeCompleted); err != nil {
 		return fmt.Errorf("request %d, %s: %w: %+v", number, outcome, err, *p)
@@ -107,8 +107,8 @@ func (k *checker) waiting() (all []plan) {
 
 var errResults = errors.New("wrong results")
 
-// checkResults compares the checksums of results with those of what the pipeline computes. A
-// request that did not complete may have a part of them.
+// checkResults compares the checksums of results with those of the results that the pipeline
+// computes. A request that did not complete may have a part of them.
 func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 	var want []uint32
 	for _, h := range c.results(p) {
@@ -121,7 +121,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 		for i, s := range sums {
 			at := slices.Index(left, s)
 			if at < 0 {
-				return fmt.Errorf("%w: result %d is none of those that are left of %d", errResults, i, len(want))
+				return fmt.Errorf("%w: result %d is not among the remaining ones of %d", errResults, i, len(want))
 			}
 			left = slices.Delete(left, at, at+1)
 		}
@@ -130,7 +130,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 		for i, s := range sums {
 			at := slices.Index(want[from:], s)
 			if at < 0 {
-				return fmt.Errorf("%w: result %d is none of those behind place %d of %d", errResults, i, from, len(want))
+				return fmt.Errorf("%w: result %d is not among those from index %d of %d", errResults, i, from, len(want))
 			}
 			from += at + 1
 		}
@@ -139,7 +139,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 		}
 	default:
 		if len(sums) > len(want) || !slices.Equal(sums, want[:len(sums)]) {
-			return fmt.Errorf("%w: %d results, and not the first ones of %d", errResults, len(sums), len(want))
+			return fmt.Errorf("%w: %d results, which are not the first ones of %d", errResults, len(sums), len(want))
 		}
 	}
 	if complete && !drops && len(sums) != len(want) {
@@ -148,7 +148,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 	return nil
 }
 
-// TestCheckResults: each way in which results can be wrong is seen.
+// TestCheckResults: each kind of wrong results is detected.
 func TestCheckResults(t *testing.T) {
 	plain := cell{dimStream: streamSeveral, dimPolicy: policyBlock, dimRouting: routingSticky, dimSecond: kindNode}
 	drop, scattered := plain, plain
@@ -195,8 +195,8 @@ func TestCheckResults(t *testing.T) {
 	}
 }
 
-// TestCheckBranches: the results of a request that goes to two branches come in any order, those of
-// one in theirs.
+// TestCheckBranches: the results of a request that goes to two branches are in any order, those of
+// one branch in order.
 func TestCheckBranches(t *testing.T) {
 	c := cell{
 		dimShape: shapeTextFirst, dimSecond: kindNode, dimRouting: routingSticky, dimPolicy: policyBlock,
@@ -204,7 +204,7 @@ func TestCheckBranches(t *testing.T) {
 	}
 	for _, test := range []struct {
 		route, results int
-		turned         bool // are they right the other way round
+		turned         bool // whether they are right in reverse order
 	}{{routeSlow, 2, false}, {routeQuick, 2, false}, {routeSlowFirst, 4, true}, {routeQuickFirst, 4, true}} {
 		p := plan{Tag: uint64(test.route) << numberBits, Inputs: 2, Total: 100}
 		var sums []uint32
@@ -215,43 +215,43 @@ func TestCheckBranches(t *testing.T) {
 			t.Errorf("route %d: %d results, %v", test.route, len(sums), err)
 		}
 		if c.checkResults(&p, sums[1:], true) == nil {
-			t.Errorf("route %d: a result is missing", test.route)
+			t.Errorf("route %d: a missing result is not detected", test.route)
 		}
 		slices.Reverse(sums)
 		if err := c.checkResults(&p, sums, true); (err == nil) != test.turned {
-			t.Errorf("route %d, turned: %v", test.route, err)
+			t.Errorf("route %d, reversed: %v", test.route, err)
 		}
 	}
 }
 
-// TestCheckEnds: a request ends once, and as its plan says.
+// TestCheckEnds: a request ends once, with an outcome that its plan allows.
 func TestCheckEnds(t *testing.T) {
 	c := cell{dimStream: streamSingle, dimPolicy: policyBlock, dimRouting: routingSticky, dimSecond: kindNode}
 	k := newChecker(&c, []plan{
 		{Number: 0, Inputs: 1, Total: 64, End: endComplete},
 		{Number: 1, Inputs: 1, Total: 64, End: endAbort},
 	})
-	if k.end(0, outcomeCompleted, nil) == nil {
-		t.Error("a request ends that never began")
+	if k.endRequest(0, outcomeCompleted, nil) == nil {
+		t.Error("the end of a request that never began is not detected")
 	}
 	for i := range 2 {
-		if err := k.begin(i); err != nil {
+		if err := k.beginRequest(i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if k.begin(1) == nil || k.begin(2) == nil {
-		t.Error("a request begins twice, or is none of the cell")
+	if k.beginRequest(1) == nil || k.beginRequest(2) == nil {
+		t.Error("a second begin, or a request that is not in the cell, is not detected")
 	}
-	if k.end(0, outcomeAborted, nil) == nil {
+	if k.endRequest(0, outcomeAborted, nil) == nil {
 		t.Error("a request is aborted that was to complete")
 	}
 	if len(k.waiting()) != 1 {
 		t.Errorf("%v wait", k.waiting())
 	}
-	if err := k.end(1, outcomeAborted, nil); err != nil {
+	if err := k.endRequest(1, outcomeAborted, nil); err != nil {
 		t.Error(err)
 	}
-	if k.end(1, outcomeAborted, nil) == nil {
+	if k.endRequest(1, outcomeAborted, nil) == nil {
 		t.Error("a request ends twice")
 	}
 }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// oneByOne is the share of the requests of omnibus submit that have a process each, whose
-	// results are looked at. The others are submitted by --count.
+	// One in oneByOne requests of omnibus submit has a process of its own, and its results are
+	// checked. The others are submitted by --count.
 	oneByOne = 8
 	// perCommand is how many requests one command submits, at most.
 	perCommand = 1000
@@ -35,8 +35,8 @@ const (
 	exitSignal   = 130
 )
 
-// exitsOfAborts are the exit codes after an interrupt; -1 is that of a command that died of it,
-// before it listened to signals.
+// exitsOfAborts are the exit codes after an interrupt; -1 is the code of a command that the interrupt
+// killed before the command handled signals.
 var exitsOfAborts = []int{exitSignal, exitAborted, -1}
 
 // startCommands submits the requests by omnibus submit.
@@ -49,7 +49,7 @@ func (r *run) startCommands() {
 		}
 		for from := 0; from < counted; from += perCommand {
 			if err := r.submitCounted(all[from:min(from+perCommand, counted)]); err != nil {
-				r.say(event{err: err})
+				r.report(event{err: err})
 				return
 			}
 		}
@@ -59,7 +59,7 @@ func (r *run) startCommands() {
 			group.Go(func() {
 				for p := range next {
 					if err := r.submitAlone(p); err != nil {
-						r.say(event{err: err})
+						r.report(event{err: err})
 					}
 				}
 			})
@@ -91,7 +91,7 @@ func (r *run) submit(p *plan, args ...string) (cmd *exec.Cmd, done func(), err e
 func (r *run) submitCounted(all []plan) error {
 	c, p := r.cell, &all[0]
 	for i := range all {
-		r.say(event{line: fmt.Sprintf("open %d", all[i].Number)})
+		r.report(event{line: fmt.Sprintf("open %d", all[i].Number)})
 	}
 	cmd, done, err := r.submit(p,
 		"--count", fmt.Sprint(len(all)), "--concurrency", fmt.Sprint(c.concurrency()), "-o", "json")
@@ -125,18 +125,18 @@ func (r *run) submitCounted(all []plan) error {
 		if i >= report.Completed {
 			outcome = commandOutcome(p, report.FirstErr)
 		}
-		var sums []uint32 // the command counts them, and so does what stands above
+		var sums []uint32 // the command only counts results, which is checked above
 		if outcome == outcomeCompleted {
 			for _, h := range c.results(&all[i]) {
 				sums = append(sums, h.sum())
 			}
 		}
-		r.say(event{line: endLine(all[i].Number, outcome, sums)})
+		r.report(event{line: endLine(all[i].Number, outcome, sums)})
 	}
 	return nil
 }
 
-// wrapped is how many bytes more a result has whose stage in Python returned it.
+// wrapped is the number of bytes that msgpack adds to a result that a function in Python returned.
 func (c *cell) wrapped(p *plan) int {
 	last := c[dimSecond]
 	if c.single() {
@@ -166,7 +166,7 @@ func commandOutcome(p *plan, text string) string {
 
 // submitAlone submits one request by one command. An abort is an interrupt, a close a kill.
 func (r *run) submitAlone(p *plan) error {
-	r.say(event{line: fmt.Sprintf("open %d", p.Number)})
+	r.report(event{line: fmt.Sprintf("open %d", p.Number)})
 	cmd, done, err := r.submit(p)
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func (r *run) submitAlone(p *plan) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(4 * p.After): // a process takes a while to begin
+		case <-time.After(4 * p.After): // a process takes some time to start
 			signalled = true
 			if p.End == endClose {
 				_ = cmd.Process.Kill()
@@ -219,12 +219,12 @@ func (r *run) submitAlone(p *plan) error {
 	if err != nil {
 		return fmt.Errorf("request %d, %s: %w", p.Number, outcome, err)
 	}
-	r.say(event{line: endLine(p.Number, outcome, sums)})
+	r.report(event{line: endLine(p.Number, outcome, sums)})
 	return nil
 }
 
-// split finds the payloads in what the command has written, one behind the other. What was
-// ended may have been ended in the middle of one.
+// split returns the checksums of the payloads in the output of the command, which follow each
+// other. The output of a command that was ended early may end within a payload.
 func split(out []byte, whole bool) (sums []uint32, err error) {
 	for len(out) > 0 {
 		if skip := map[byte]int{0xc4: 2, 0xc5: 3, 0xc6: 5}[out[0]]; skip > 0 { // msgpack

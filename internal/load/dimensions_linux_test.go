@@ -16,7 +16,7 @@ const (
 	dimRouting
 	dimCaller
 	dimConcurrency
-	dimPlaces
+	dimPermits
 	dimSlots
 	dimPolicy
 	dimWindow
@@ -48,14 +48,14 @@ const (
 // Shapes of pipelines: see ways.
 const (
 	shapeChain      = "chain"
-	shapeImageFirst = "image-first" // each request goes from first to image, text or both, and on to second
+	shapeImageFirst = "image-first" // each request goes from first to image, text or both, and then to second
 	shapeTextFirst  = "text-first"  // ... with the edges in the other order
 	shapeAlone      = "alone"       // each request goes to first or to second, between which there is no edge
-	shapeDiamond    = "diamond"     // second joins what goes from first through left and right
-	shapeUneven     = "uneven"      // ... with one stage more behind left
+	shapeDiamond    = "diamond"     // second joins the payloads that go from first through left and right
+	shapeUneven     = "uneven"      // ... with one stage more after left
 )
 
-// Values of the other dimensions that code compares.
+// Values of the other dimensions that the code compares.
 const (
 	stateNone, stateRequest, stateReplay                       = "none", "request", "replay"
 	callerHost, callerNode, callerCommand                      = "host", "node", "command"
@@ -89,7 +89,7 @@ var dimensions = [dimCount]struct {
 	dimRouting:     {"routing", []string{routingSticky, routingLeastQueue, routingRoundRobin}},
 	dimCaller:      {"caller", []string{callerHost, callerNode, callerCommand, callerPython, callerAsyncio}},
 	dimConcurrency: {"concurrency", []string{below, at, above}},
-	dimPlaces:      {"places", []string{"1", "4", "16"}},     // max_requests
+	dimPermits:     {"permits", []string{"1", "4", "16"}},    // max_requests
 	dimSlots:       {"slots", []string{"1x1", "1x4", "2x4"}}, // replicas, and max_inflight of each
 	dimPolicy:      {"policy", []string{policyBlock, policyFail, policyDrop, policyFailInput}},
 	dimWindow:      {"window", []string{"2", "64"}}, // of the edge that has the policy
@@ -110,15 +110,15 @@ func (c *cell) String() string {
 	return strings.Join(all, " ")
 }
 
-// A rule excludes cells. A value that is not chosen yet excludes nothing, so that it is seen
-// early that a cell cannot be completed.
+// A rule excludes cells. It also applies to incomplete cells, so that a cell that cannot be completed
+// is rejected early; a value that is not chosen yet excludes nothing.
 type rule struct {
 	reason   string
 	excludes func(c *cell) bool
 }
 
-// rules exclude what a pipeline file refuses, what waits for itself by design, and what a
-// caller cannot ask for.
+// rules exclude cells that a pipeline file refuses, that deadlock by design, or that a caller
+// cannot request.
 var rules = []rule{
 	{
 		"one stage is a chain",
@@ -131,13 +131,13 @@ var rules = []rule{
 		},
 	},
 	{
-		"what a function in Python returns goes to all edges",
+		"the return value of a function in Python goes to all edges",
 		func(c *cell) bool {
 			return c.routed() && (c[dimFirst] == kindGenerator || c[dimFirst] == kindPyBatch)
 		},
 	},
 	{
-		"there is no edge between stages to have a policy",
+		"there is no edge between stages for a policy",
 		func(c *cell) bool {
 			return (c.single() || c[dimShape] == shapeAlone) && (c[dimPolicy] == policyFail || c[dimPolicy] == policyDrop)
 		},
@@ -147,36 +147,36 @@ var rules = []rule{
 		func(c *cell) bool { return c.single() && (c[dimPace] == paceSlowSecond || c[dimPace] == paceGated) },
 	},
 	{
-		"of a request that others wait for, nothing comes to the gated stage behind their deliveries",
+		"a request that others wait for has no delivery at the gated stage after theirs",
 		func(c *cell) bool {
 			return c[dimPace] == paceGated && c[dimStream] != "" && c[dimStream] != streamSingle
 		},
 	},
 	{
-		"an actor that stands still hears of no end, and a function in Python may have returned what is not sent yet",
+		"a blocked actor receives no end, and the return value of a function in Python may not be sent yet",
 		func(c *cell) bool {
 			batch := c[dimSecond] == kindBatch || c[dimSecond] == kindPyBatch
 			return c[dimPace] == paceGated && (c[dimSecond] == kindActor || batch && c[dimShape] == shapeChain)
 		},
 	},
 	{
-		"requests that stand still leave places and callers to the quick ones",
+		"blocked requests leave permits and callers to the quick ones",
 		func(c *cell) bool {
-			return c[dimPace] == paceGated && c.branches() != nil && (c[dimPlaces] == "1" || c[dimConcurrency] == below)
+			return c[dimPace] == paceGated && c.branches() != nil && (c[dimPermits] == "1" || c[dimConcurrency] == below)
 		},
 	},
 	{
-		"omnibus submit says of many requests at once how they ended",
+		"omnibus submit reports the outcomes of many requests together",
 		func(c *cell) bool { return c[dimPace] == paceGated && c[dimCaller] == callerCommand },
 	},
 	{
-		"replay is for Handle and for processes: only there does the bus know what the stage has seen",
+		"replay is for Handle and for processes: only there does the bus know which deliveries the stage has handled",
 		func(c *cell) bool {
 			return c[dimState] == stateReplay && c.some(kindBatch, kindActor, kindJoin, kindNodeBatch, kindNodeJoin)
 		},
 	},
 	{
-		"a stage with state must see all of a request: other routing than sticky needs state none",
+		"a stage with state must get all deliveries of a request: other routing than sticky needs state none",
 		func(c *cell) bool {
 			return (c[dimState] == stateRequest || c[dimState] == stateReplay) && c.scattered()
 		},
@@ -188,11 +188,11 @@ var rules = []rule{
 		},
 	},
 	{
-		"a join pairs deliveries by their place: they are in order, and none is dropped",
+		"a join pairs deliveries by their sequence: they are in order, and none is dropped",
 		func(c *cell) bool { return c.joins() && (c.scattered() || c[dimPolicy] == policyDrop) },
 	},
 	{
-		"a stage that never waits queues what it emits, and a queue refuses what is larger than its window",
+		"a stage that never waits queues its emissions, and a queue refuses a payload larger than its window",
 		func(c *cell) bool { return c[dimSize] == sizeLarge && c.some(kindBatch, kindActor, kindNodeBatch) },
 	},
 	{
@@ -211,8 +211,8 @@ var rules = []rule{
 	},
 }
 
-// An actor (Props) of a node is no value of the dimensions: it is told of no end of a stream
-// while it holds a delivery, and one that holds none is a Handle.
+// An actor (Props) of a node is no value of the dimensions: it does not receive the end of a stream
+// while it holds a delivery, and an actor that holds none is like a Handle.
 
 // allowed reports whether no rule excludes the cell.
 func (c *cell) allowed() bool {
@@ -232,8 +232,8 @@ func (c *cell) diamond() bool { return c[dimShape] == shapeDiamond || c[dimShape
 // routed reports whether the first stage chooses where each request goes.
 func (c *cell) routed() bool { return c[dimShape] == shapeImageFirst || c[dimShape] == shapeTextFirst }
 
-// joins reports whether the second stage joins: in a diamond both sides, and else the first one
-// with another of its kind.
+// joins reports whether the second stage joins: in a diamond both sides, otherwise the first stage
+// with another one of its kind.
 func (c *cell) joins() bool { return c.diamond() || c.some(joins...) }
 
 var joins = []string{kindJoin, kindNodeJoin, kindPythonJoin}
@@ -243,14 +243,14 @@ func (c *cell) some(kinds ...string) bool {
 	return slices.Contains(kinds, c[dimFirst]) || slices.Contains(kinds, c[dimSecond])
 }
 
-// program reports whether the host is a program of its own: omnibus run has no stages in its
-// process, and submits nothing.
+// program reports whether the host is this test's program: omnibus run has no stages in its
+// process, and submits no requests.
 func (c *cell) program() bool {
 	return hosted(c[dimFirst]) || hosted(c[dimSecond]) || c[dimCaller] == callerHost
 }
 
 // scattered reports whether the deliveries of a request go to several replicas, so that its
-// results come in any order.
+// results are in any order.
 func (c *cell) scattered() bool {
 	return c[dimRouting] == routingLeastQueue || c[dimRouting] == routingRoundRobin
 }
@@ -263,7 +263,7 @@ func (c *cell) inputs() int {
 	return 1
 }
 
-// emissions is how many payloads the first stage emits for each input. The second one emits one.
+// emissions is how many payloads the first stage emits for each input. The second stage emits one.
 func (c *cell) emissions() int {
 	if c[dimStream] == streamEmissions || c[dimStream] == streamSeveral {
 		return 3

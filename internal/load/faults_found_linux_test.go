@@ -11,22 +11,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// faultyRequest is the request of a cell that meets the fault, the last one, which omnibus
-// submit sends alone. faultBound is how long its cell waits for movement: what is to be found is
-// that there is none.
+// faultyRequest is the request of a cell that has the fault: the last one, which omnibus submit
+// sends alone. faultBound is how long its cell waits for progress, where the fault is that there
+// is none.
 const (
 	faultyRequest = 9
 	faultBound    = 2 * time.Second
 )
 
-// holds is in the error of a cell whose requests have ended.
+// holds is a part of the error of a cell whose requests have ended.
 const holds = "the host holds"
 
-// faultCases say how each fault is found.
+// faultCases have the error with which each fault is detected.
 var faultCases = []struct {
 	fault, stage  string
 	first, caller string
-	found         string // in the error
+	found         string // a part of the error
 }{
 	{faultSwallow, stageFirst, kindNode, callerNode, errResults.Error()},
 	{faultDouble, stageSecond, kindNode, callerNode, errResults.Error()},
@@ -45,7 +45,7 @@ var faultCases = []struct {
 	{faultLeakDelivery, stageFirst, kindPython, callerCommand, errHang.Error()},
 }
 
-// TestFaults plants each fault and sees it found.
+// TestFaults plants each fault and checks that it is detected.
 func TestFaults(t *testing.T) {
 	for _, f := range faultCases {
 		t.Run(f.fault+" in "+f.stage+", "+f.first+", "+f.caller, func(t *testing.T) {
@@ -73,8 +73,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultAtGates has a gated stage do something at the end of each request, for which it must wait
-// for those that stand still there: each cell hangs.
+// TestFaultAtGates has a gated stage with a function for the end of each request, which must wait for
+// the blocked requests there: each cell hangs.
 func TestFaultAtGates(t *testing.T) {
 	for _, f := range []struct{ shape, kind, caller string }{
 		{shapeImageFirst, kindHandle, callerHost},
@@ -102,7 +102,7 @@ func TestFaultAtGates(t *testing.T) {
 	}
 }
 
-// checkDump: what the watch writes says which request waits, and where each process is.
+// checkDump checks that the files of the watch have the waiting request and the stacks of each process.
 func (r *run) checkDump(t *testing.T) {
 	t.Helper()
 	if r.fault != faultEnd && len(r.checker.waiting()) > 0 && !strings.Contains(r.text("waiting.json"), `"number": 9`) {

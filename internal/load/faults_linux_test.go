@@ -8,50 +8,50 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// Faults that a stage or a caller of a cell has on purpose, so that tests see them found.
+// Faults that a stage or a caller of a cell has on purpose, which the checks must detect.
 const (
 	faultSwallow      = "swallow" // a stage emits one payload less
 	faultDouble       = "double"  // ... one twice
 	faultChange       = "change"  // ... one with a byte changed
 	faultSwap         = "swap"    // ... two in the wrong order
 	faultLeakDelivery = "leak-delivery"
-	faultEnd          = "end"         // a slow stage does something at the end of each request
+	faultEnd          = "end"         // a slow stage has a function for the end of each request
 	faultLeakResult   = "leak-result" // a caller does not finish results
 	faultOpen         = "open"        // ... nor end a request
 )
 
-// Variables that plant a fault: which one, in which stage, and for which request.
+// Variables that plant a fault: its name, and its stage and request.
 const (
 	faultEnv   = "OMNIBUS_LOAD_FAULT"
 	faultAtEnv = "OMNIBUS_LOAD_FAULT_AT"
 )
 
-// faultAt is what the second variable says.
+// faultAt is the value of the second variable.
 func faultAt(stage string, number int) string { return fmt.Sprintf("%s:%d", stage, number) }
 
-func (w *work) faultyAt(tag uint64) bool {
+func (w *work) hasFaultAt(tag uint64) bool {
 	return w.fault != "" && os.Getenv(faultAtEnv) == faultAt(w.stage, numberOf(tag))
 }
 
-func (w *work) faulty(fault string, d *bus.Delivery) bool {
+func (w *work) hasFault(fault string, d *bus.Delivery) bool {
 	if w.fault != fault {
 		return false
 	}
 	h, err := headerOf(d)
-	return err == nil && w.faultyAt(h.tag)
+	return err == nil && w.hasFaultAt(h.tag)
 }
 
-func faultyCaller(fault string, p *plan) bool {
+func callerHasFault(fault string, p *plan) bool {
 	return os.Getenv(faultEnv) == fault && os.Getenv(faultAtEnv) == faultAt("caller", p.Number)
 }
 
-// spoil makes the payloads, with the fault of the stage.
-func (w *work) spoil(headers []header) [][]byte {
+// payloads makes the payloads, with the fault of the stage.
+func (w *work) payloads(headers []header) [][]byte {
 	out := make([][]byte, len(headers))
 	for i, h := range headers {
 		out[i] = h.payload()
 	}
-	if !w.faultyAt(headers[0].tag) {
+	if !w.hasFaultAt(headers[0].tag) {
 		return out
 	}
 	switch w.fault {

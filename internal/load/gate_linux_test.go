@@ -11,24 +11,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// A gated cell finds a request that waits for more than its own work. The slow stage stands still with
-// each delivery until other requests are over at their callers: where requests choose between two
-// stages, all those that go to the quick one alone, and else those whose deliveries the slow one handled
-// last. The cell hangs if one of these waits for the slow stage to go on.
+// A gated cell detects a request that waits for more than its own work. The slow stage blocks with each
+// delivery until other requests have ended at their callers. Where requests choose between two stages,
+// these are all requests that go only to the quick one; otherwise the requests whose deliveries the slow
+// stage handled last. The cell hangs if one of these requests waits for the slow stage to continue.
 //
-// A gate is a pipe in the folder of the cell: to open it for reading is to wait until the test has
-// opened it for writing. By another pipe the slow stage says that it stands. Where a cell is to hang,
-// the quick requests are told to their callers behind that.
+// A gate is a pipe in the folder of the cell: opening it for reading waits until the test has opened it
+// for writing. On another pipe the slow stage reports that it blocks. In a cell that has to hang, the
+// callers get the plans of quick requests after that report.
 
-// gateName is the gate of a request, or that of all quick ones together.
+// gateName is the name of the gate of a request.
 func gateName(number int) string { return fmt.Sprintf("gate-%d", number) }
 
 const (
-	gateOfQuick  = "gate"
-	standingPipe = "standing"
+	gateOfQuick = "gate" // of all quick requests together
+	blockedPipe = "standing"
 )
 
-// slowStage is the stage that is slow, or stands still; "": none.
+// slowStage is the stage that is slow, or blocks; "": none.
 func (c *cell) slowStage() string {
 	switch {
 	case c[dimPace] == paceEven:
@@ -41,14 +41,14 @@ func (c *cell) slowStage() string {
 	return stageSecond
 }
 
-// standing is how many requests of a gated cell stand still until all quick ones are over: as many
-// as have slots at the slow stage, and leave places and callers to the quick ones.
-func (c *cell) standing() int {
+// blockedRequests is how many requests of a gated cell block until all quick ones have ended: as many
+// as have slots at the slow stage, and leave permits and callers to the quick ones.
+func (c *cell) blockedRequests() int {
 	replicas, inflight := c.slots()
-	return min(replicas*inflight, c.places()/2)
+	return min(replicas*inflight, c.permits()/2)
 }
 
-// gated has a stage handle deliveries, behind its gate if it has one.
+// gated has a stage handle deliveries, after its gates are open.
 func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 	if w.cell[dimPace] != paceGated || w.stage != w.cell.slowStage() {
 		return handle()
@@ -69,11 +69,11 @@ func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 		if handled := w.handled.Load(); handled != nil {
 			gates = *handled
 		}
-	} else if err := os.WriteFile(filepath.Join(os.Getenv(dirEnv), standingPipe), []byte{1}, 0); err != nil {
+	} else if err := os.WriteFile(filepath.Join(os.Getenv(dirEnv), blockedPipe), []byte{1}, 0); err != nil {
 		return err
 	}
 	for _, name := range gates {
-		if err := passGate(name); err != nil {
+		if err := awaitGate(name); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 	return err
 }
 
-func passGate(name string) error {
+func awaitGate(name string) error {
 	f, err := os.Open(filepath.Join(os.Getenv(dirEnv), name))
 	if err != nil {
 		return err
@@ -90,13 +90,13 @@ func passGate(name string) error {
 	return f.Close()
 }
 
-// makeGates makes those of the cell.
+// makeGates makes the gates of the cell.
 func (r *run) makeGates() error {
 	switch {
 	case r.cell[dimPace] != paceGated:
 		return nil
 	case r.cell.branches() != nil:
-		return errors.Join(unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600), r.watchStanding())
+		return errors.Join(unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600), r.watchBlocked())
 	}
 	for i := range r.checker.plans {
 		if err := unix.Mkfifo(filepath.Join(r.dir, gateName(i)), 0o600); err != nil {
@@ -106,9 +106,9 @@ func (r *run) makeGates() error {
 	return nil
 }
 
-// watchStanding has r.standing closed when the slow stage stands.
-func (r *run) watchStanding() error {
-	path := filepath.Join(r.dir, standingPipe)
+// watchBlocked has r.stageBlocked closed when the slow stage blocks.
+func (r *run) watchBlocked() error {
+	path := filepath.Join(r.dir, blockedPipe)
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (r *run) watchStanding() error {
 	}
 	r.gates = append(r.gates, pipe)
 	standing := make(chan struct{})
-	r.standing = standing
+	r.stageBlocked = standing
 	go func() {
 		if _, err := pipe.Read(make([]byte, 1)); err == nil {
 			close(standing)
@@ -127,7 +127,7 @@ func (r *run) watchStanding() error {
 	return nil
 }
 
-// openGates opens what the end of a request opens.
+// openGates opens the gate that the end of a request opens, if there is one.
 func (r *run) openGates(number int) error {
 	name := gateName(number)
 	switch k := r.checker; {
@@ -139,7 +139,7 @@ func (r *run) openGates(number int) error {
 		}
 		name = gateOfQuick
 	}
-	gate, err := os.OpenFile(filepath.Join(r.dir, name), os.O_RDWR, 0) // which waits for no reader
+	gate, err := os.OpenFile(filepath.Join(r.dir, name), os.O_RDWR, 0) // does not wait for a reader
 	if err == nil {
 		r.gates = append(r.gates, gate)
 	}

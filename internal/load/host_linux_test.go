@@ -22,15 +22,15 @@ const (
 	socketEnv   = "OMNIBUS_LOAD_SOCKET"
 )
 
-// readyLine is what the program says when it has opened the bus; a line of omnibus run begins
-// with it, too.
+// readyLine is the line that the program prints when it has opened the bus; a line of omnibus run
+// begins with it as well.
 const readyLine = "ready"
 
-// drainTime is what open requests have when the program is to end.
+// drainTime bounds the wait for open requests when the program ends.
 const drainTime = time.Minute
 
-// hostPipeline is the process of a host with stages of its own, which also submits what its
-// standard input says. It ends at SIGTERM.
+// hostPipeline is the process of a host with stages of its own, which also submits the plans of its
+// standard input. It ends at SIGTERM.
 func hostPipeline(c *cell) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

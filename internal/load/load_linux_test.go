@@ -11,7 +11,7 @@ import (
 // fewCells are the cells of a plain run.
 const fewCells = 3
 
-// TestLoad runs the matrix, for as long as it was told to, and then the matrix of the next seed.
+// TestLoad runs the matrix of a seed, and with -load.for the matrices of the next seeds for that time.
 func TestLoad(t *testing.T) {
 	pythontest.Interpreter(t)
 	if *cellFlag >= 0 {
@@ -54,7 +54,7 @@ func runCell(t *testing.T, seed uint64, number int, c *cell) {
 		began := time.Now()
 		r := newRun(t, c, seed<<12|uint64(number), c.requests(*requestsFlag))
 		if err := r.do(); err != nil {
-			t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s\nagain: go test ./internal/load -run '^TestLoad$' -count=1 -v "+
+			t.Errorf("%v\nthe cell: %v\nits files: %s\nagain: go test ./internal/load -run '^TestLoad$' -count=1 -v "+
 				"-load.seed %d -load.cell %d -load.requests %d", err, c, r.dir, seed, number, *requestsFlag)
 			return
 		}
@@ -63,7 +63,7 @@ func runCell(t *testing.T, seed uint64, number int, c *cell) {
 	})
 }
 
-// requests is how many requests a cell has for so many of small payloads.
+// requests is how many requests a cell has, where a cell with small payloads has n.
 func (c *cell) requests(n int) int {
 	if c[dimSize] == sizeLarge {
 		n /= 4

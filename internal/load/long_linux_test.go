@@ -6,35 +6,35 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// longRequests is what each cell of TestLong has with -load.long.
+// longRequests is how many requests each cell of TestLong has with -load.long.
 const longRequests = 200_000
 
-// base is the cell that those of TestLong differ from.
+// base is the cell from which those of TestLong are derived.
 var base = cell{
 	dimShape: shapeChain, dimFirst: kindNode, dimSecond: kindNone, dimState: stateNone, dimRouting: routingSticky,
-	dimCaller: callerNode, dimConcurrency: above, dimPlaces: "16", dimSlots: "2x4", dimPolicy: policyBlock,
+	dimCaller: callerNode, dimConcurrency: above, dimPermits: "16", dimSlots: "2x4", dimPolicy: policyBlock,
 	dimWindow: "64", dimSize: sizeInline, dimEnds: endComplete, dimPace: paceEven, dimStream: streamSingle,
 }
 
-// A longCell is one of TestLong.
+// A longCell is a cell of TestLong.
 type longCell struct {
 	name   string
 	change map[dim]string
 }
 
-// long are cells that have hung once.
+// long are cells that have hung in the past.
 var long = append([]longCell{
 	{"one Go stage and omnibus submit, far above the slots", map[dim]string{dimCaller: callerCommand}},
 	{"one stage in the host's process", map[dim]string{dimFirst: kindHandle}},
 	{"one stage in the host's process, and its own requests", map[dim]string{dimFirst: kindHandle, dimCaller: callerHost}},
-	{"requests of one Python client read in order, one place", map[dim]string{dimCaller: callerPython, dimPlaces: "1"}},
+	{"requests of one Python client read in order, one permit", map[dim]string{dimCaller: callerPython, dimPermits: "1"}},
 	{
-		"asyncio callers that give up at random moments",
-		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"},
+		"asyncio callers that close requests at random moments",
+		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPermits: "4"},
 	},
 }, gatedCells()...)
 
-// gatedCells are pipelines in which requests have waited for the work of others.
+// gatedCells are pipelines in which requests have waited for the work of others in the past.
 func gatedCells() (all []longCell) {
 	for _, shape := range []string{shapeImageFirst, shapeAlone, shapeChain} {
 		for _, by := range [][2]string{{kindHandle, callerHost}, {kindNode, callerNode}, {kindPython, callerPython}} {
@@ -46,8 +46,8 @@ func gatedCells() (all []longCell) {
 	return all
 }
 
-// cell is the base with its changes. In full the slow stage takes its time instead of standing
-// still: each gate is a file.
+// cell is the base with its changes. With -load.long the slow stage is slow instead of blocked,
+// since each gate is a file.
 func (l *longCell) cell() *cell {
 	c := base
 	for d, v := range l.change {
@@ -59,7 +59,7 @@ func (l *longCell) cell() *cell {
 	return &c
 }
 
-// TestLong runs cells that have hung once: with few requests, and with many by -load.long.
+// TestLong runs cells that have hung in the past: with few requests, or with many by -load.long.
 func TestLong(t *testing.T) {
 	pythontest.Interpreter(t)
 	requests := *requestsFlag
@@ -70,13 +70,13 @@ func TestLong(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			r := newRun(t, l.cell(), *seedFlag<<12|uint64(i), requests)
 			if err := r.do(); err != nil {
-				t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s", err, r.cell, r.dir)
+				t.Errorf("%v\nthe cell: %v\nits files: %s", err, r.cell, r.dir)
 			}
 		})
 	}
 }
 
-// TestLongIsAllowed: a cell of TestLong is one that the rules allow.
+// TestLongIsAllowed: the rules allow the cells of TestLong.
 func TestLongIsAllowed(t *testing.T) {
 	for _, l := range long {
 		if c := l.cell(); !c.allowed() {

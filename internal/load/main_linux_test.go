@@ -14,15 +14,15 @@ import (
 )
 
 var (
-	forFlag      = flag.Duration("load.for", 0, "begin cells for so long; 0: a few of them")
-	seedFlag     = flag.Uint64("load.seed", 1, "what the matrix and its cells are drawn from")
-	cellFlag     = flag.Int("load.cell", -1, "run the cell of this number alone")
+	forFlag      = flag.Duration("load.for", 0, "start cells for this time; 0: run a few")
+	seedFlag     = flag.Uint64("load.seed", 1, "seed of the matrix and its cells")
+	cellFlag     = flag.Int("load.cell", -1, "run only the cell of this number")
 	requestsFlag = flag.Int("load.requests", 200, "requests of a cell")
-	boundFlag    = flag.Duration("load.bound", time.Minute, "how long no request may begin or end while some are open")
+	boundFlag    = flag.Duration("load.bound", time.Minute, "longest time without the begin or end of a request while some are open")
 	longFlag     = flag.Bool("load.long", false, "run the cells of TestLong in full")
 )
 
-// Variables that say what this test binary does as another process.
+// Variables with the role of this test binary as another process.
 const (
 	roleEnv = "OMNIBUS_LOAD_ROLE"
 	cellEnv = "OMNIBUS_LOAD_CELL"
@@ -31,12 +31,12 @@ const (
 
 var roles = map[string]func(c *cell) error{"host": hostPipeline, "stage": serveStage, "caller": call}
 
-// exitFailed is how such a process ends that did not end well.
+// exitFailed is the exit status of a role that returns an error.
 const exitFailed = 3
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		if err := play(role); err != nil {
+		if err := runRole(role); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
 			os.Exit(exitFailed)
 		}
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func play(role string) error {
+func runRole(role string) error {
 	stacks, err := os.Create(filepath.Join(os.Getenv(dirEnv), fmt.Sprintf("stacks-%d", os.Getpid())))
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ type pair struct {
 	va, vb string
 }
 
-// A pairSet holds pairs; list keeps them in an order that does not differ from run to run.
+// A pairSet holds pairs; list has them in an order that is the same in each run.
 type pairSet struct {
 	list []pair
 	has  map[pair]bool
@@ -41,8 +41,8 @@ func (s *pairSet) remove(all ...pair) {
 	s.list = slices.DeleteFunc(s.list, func(p pair) bool { return !s.has[p] })
 }
 
-// among lists those of the set that a cell has at a dimension, with the others that are chosen.
-func (c *cell) among(s *pairSet, d dim) (all []pair) {
+// pairsAt lists the pairs of the set that a cell has with a dimension and the others that are chosen.
+func (c *cell) pairsAt(s *pairSet, d dim) (all []pair) {
 	for other := range dimCount {
 		p := pair{min(d, other), max(d, other), c[min(d, other)], c[max(d, other)]}
 		if other != d && s.has[p] {
@@ -52,10 +52,10 @@ func (c *cell) among(s *pairSet, d dim) (all []pair) {
 	return all
 }
 
-// covered lists those of the set that a cell has.
+// covered lists the pairs of the set that a cell has.
 func (c *cell) covered(s *pairSet) (all []pair) {
 	for d := range dimCount {
-		for _, p := range c.among(s, d) {
+		for _, p := range c.pairsAt(s, d) {
 			if p.a == d {
 				all = append(all, p)
 			}
@@ -64,11 +64,11 @@ func (c *cell) covered(s *pairSet) (all []pair) {
 	return all
 }
 
-// candidates is how many cells are drawn for each that is taken.
+// candidates is how many cells are drawn for each cell of the matrix.
 const candidates = 20
 
-// matrix draws cells that cover every pair that the rules allow, those that cover the most new
-// pairs first. It returns the pairs that no allowed cell has, too.
+// matrix draws cells that cover every pair that the rules allow, cells with the most new pairs
+// first. It also returns the pairs that no allowed cell has.
 func matrix(seed uint64) (cells []cell, excluded []pair) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	open := allPairs()
@@ -96,9 +96,9 @@ func matrix(seed uint64) (cells []cell, excluded []pair) {
 	return cells, excluded
 }
 
-// complete chooses the values that are missing, in a random order of the dimensions: of each
-// the one that covers the most open pairs. It reports whether the rules allow a cell with the
-// values that were chosen before.
+// complete chooses the missing values, in a random order of the dimensions: of each dimension the
+// value that covers the most open pairs. It reports whether the rules allow a cell with the values
+// that were chosen before.
 func (c *cell) complete(rng *rand.Rand, open *pairSet) bool {
 	if !c.allowed() {
 		return false
@@ -121,7 +121,7 @@ func (c *cell) fill(missing []dim, rng *rand.Rand, open *pairSet) bool {
 	rng.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 	worth := make(map[string]int)
 	for _, c[d] = range values {
-		worth[c[d]] = len(c.among(open, d))
+		worth[c[d]] = len(c.pairsAt(open, d))
 	}
 	slices.SortStableFunc(values, func(a, b string) int { return worth[b] - worth[a] })
 	for _, c[d] = range values {
@@ -133,8 +133,8 @@ func (c *cell) fill(missing []dim, rng *rand.Rand, open *pairSet) bool {
 	return false
 }
 
-// TestMatrixCoversPairs counts the pairs afresh: each is in an allowed cell, or the rules leave
-// no cell that has it.
+// TestMatrixCoversPairs counts the pairs independently: each is in an allowed cell, or the rules
+// exclude all cells that have it.
 func TestMatrixCoversPairs(t *testing.T) {
 	for seed := range uint64(3) {
 		cells, excluded := matrix(seed)
@@ -161,11 +161,11 @@ func TestMatrixOfASeed(t *testing.T) {
 	one, _ := matrix(7)
 	two, _ := matrix(7)
 	if other, _ := matrix(8); !slices.Equal(one, two) || slices.Equal(one, other) {
-		t.Error("cells do not depend on the seed, or not on it alone")
+		t.Error("cells do not depend on the seed, or not only on it")
 	}
 }
 
-// TestEachRuleExcludes: a rule that no cell meets is a mistake.
+// TestEachRuleExcludes: each rule excludes at least one cell.
 func TestEachRuleExcludes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, r := range rules {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// A payload is a header and a pattern that follows from it, so that any byte that changed is
-// seen. Its chain says through which stages it came, and as which of their emissions. The same
-// is in testdata/payload.py.
+// A payload is a header and a pattern that is computed from it, so that any changed byte is detected.
+// Its chain is a hash of the stages that it went through, and of its index among their emissions.
+// testdata/payload.py has the same code.
 const (
 	headerBytes  = 24
 	patternBytes = 61
@@ -20,7 +20,7 @@ const (
 
 type header struct {
 	tag   uint64 // of the request
-	seq   uint32 // among those of the request on the edge
+	seq   uint32 // among the payloads of the request on the edge
 	chain uint32
 	total uint32 // bytes
 }
@@ -33,7 +33,7 @@ func inputOf(tag uint64, seq, total uint32) header {
 	return header{tag, seq, crc32.ChecksumIEEE(b[:]), total}
 }
 
-// next is the header of emission j, of so many, of a stage for an input, or for those of a join.
+// next is the header of emission j, one of so many, of a stage for an input, or for the inputs of a join.
 func next(stage string, j, of uint32, parts ...header) header {
 	var b []byte
 	for _, p := range parts {
@@ -63,10 +63,10 @@ func (h header) payload() []byte {
 	return p
 }
 
-// sum is the checksum of the payload, by which callers report results.
+// sum is the checksum of the payload, with which callers report results.
 func (h header) sum() uint32 { return crc32.ChecksumIEEE(h.payload()) }
 
-// errPayload is a payload that no stage and no caller has made.
+// errPayload reports a payload that no stage and no caller has made.
 var errPayload = errors.New("broken payload")
 
 func parse(p []byte) (header, error) {
@@ -78,13 +78,13 @@ func parse(p []byte) (header, error) {
 		binary.LittleEndian.Uint32(p[16:]), binary.LittleEndian.Uint32(p[20:]),
 	}
 	if int(h.total) != len(p) || !bytes.Equal(h.payload(), p) {
-		return h, fmt.Errorf("%w: its header is %+v, and its %d bytes do not follow from it", errPayload, h, len(p))
+		return h, fmt.Errorf("%w: its header is %+v, and its %d bytes do not match it", errPayload, h, len(p))
 	}
 	return h, nil
 }
 
-// TestSumsDiffer: the results of a request have checksums that tell them apart, of any size. Those of headers
-// that are followed by their own checksums are all the same.
+// TestSumsDiffer: the results of a request have different checksums, for payloads of any size. A payload of a header
+// followed by the header's checksum would not do: all such payloads have the same checksum.
 func TestSumsDiffer(t *testing.T) {
 	c := cell{dimSecond: kindNone, dimStream: streamSeveral}
 	for total := uint32(headerBytes); total < 2*headerBytes+patternBytes; total++ {
@@ -107,11 +107,11 @@ func TestParseSeesEachByte(t *testing.T) {
 	for i := range p {
 		p[i] ^= 1
 		if _, err := parse(p); !errors.Is(err, errPayload) {
-			t.Errorf("byte %d has changed unseen", i)
+			t.Errorf("the changed byte %d is not detected", i)
 		}
 		p[i] ^= 1
 	}
 	if _, err := parse(p[:len(p)-1]); err == nil {
-		t.Error("a shorter payload is taken")
+		t.Error("a shorter payload is accepted")
 	}
 }

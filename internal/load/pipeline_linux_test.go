@@ -10,10 +10,10 @@ import (
 
 const (
 	windowBytes      = 1 << 20  // of every edge
-	smallWindowBytes = 64 << 10 // ... where large payloads are to be larger than it
+	smallWindowBytes = 64 << 10 // ... of cells whose large payloads exceed the window
 )
 
-// Names of the stages. side is a first stage too, where the second one joins in a chain.
+// Names of the stages. side is another first stage, where the second one joins in a chain.
 const (
 	stageFirst, stageSide, stageSecond = "first", "side", "second"
 	stageImage, stageText              = "image", "text"
@@ -21,8 +21,8 @@ const (
 	theCaller                          = "caller" // at the ends of edges
 )
 
-// ways lead through the pipelines of the shapes, but for chains, along all their edges in order.
-var ways = map[string][][]string{
+// paths cover all edges of the pipelines of the shapes, in order. Chains have none here.
+var paths = map[string][][]string{
 	shapeImageFirst: {
 		{theCaller, stageFirst, stageImage, stageSecond, theCaller}, {stageFirst, stageText, stageSecond},
 	},
@@ -41,7 +41,7 @@ var ways = map[string][][]string{
 func (c *cell) ways() [][]string {
 	switch {
 	case c[dimShape] != shapeChain:
-		return ways[c[dimShape]]
+		return paths[c[dimShape]]
 	case c.single():
 		return [][]string{{theCaller, stageFirst, theCaller}}
 	case c.joins():
@@ -62,8 +62,8 @@ func (c *cell) stages() (all []string) {
 	return all
 }
 
-// kind is that of a stage. Those between the first and the second one are of the kind of the
-// second, but where it joins.
+// kind is the kind of a stage. Stages between the first and the second one have the kind of the
+// second, or of the first if the second joins.
 func (c *cell) kind(name string) string {
 	if name == stageFirst || name == stageSide || name != stageSecond && c.joins() {
 		return c[dimFirst]
@@ -71,35 +71,35 @@ func (c *cell) kind(name string) string {
 	return c[dimSecond]
 }
 
-// slots are the replicas of each stage, and how many requests are open at each.
+// slots are the replicas of each stage, and how many requests may be open at each replica.
 func (c *cell) slots() (replicas, inflight int) {
 	_, _ = fmt.Sscanf(c[dimSlots], "%dx%d", &replicas, &inflight) // one of three values
 	return replicas, inflight
 }
 
-func (c *cell) places() (n int) {
-	_, _ = fmt.Sscan(c[dimPlaces], &n)
+func (c *cell) permits() (n int) {
+	_, _ = fmt.Sscan(c[dimPermits], &n)
 	return n
 }
 
-// concurrency is how many requests the callers have open together.
+// concurrency is the number of open requests of all callers together.
 func (c *cell) concurrency() int {
 	switch c[dimConcurrency] {
 	case below:
-		return max(1, c.places()/2)
+		return max(1, c.permits()/2)
 	case at:
-		return c.places()
+		return c.permits()
 	}
 	return farAbove
 }
 
-// farAbove is more than there are places and slots.
+// farAbove is more than there are permits and slots.
 const farAbove = 64
 
 type object = map[string]any
 
-// writePipeline writes the file of a cell's pipeline. Processes are started by the host if it is
-// omnibus run, and attach by themselves to a program.
+// writePipeline writes the file of a cell's pipeline. omnibus run starts the processes of stages; with
+// the test's program as the host, the test starts them and they attach.
 func (r *run) writePipeline() (string, error) {
 	c := r.cell
 	replicas, inflight := c.slots()
@@ -131,7 +131,7 @@ func (r *run) writePipeline() (string, error) {
 	}
 	text, err := json.MarshalIndent(object{
 		"stages": stages, "edges": c.edges(),
-		"omnibus": object{"name": "load", "max_requests": c.places(), "socket": r.socket(), "grace": "1m"},
+		"omnibus": object{"name": "load", "max_requests": c.permits(), "socket": r.socket(), "grace": "1m"},
 	}, "", "  ")
 	if err != nil {
 		return "", err

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// A plan is one request, as its caller is told of it.
+// A plan describes one request for its caller.
 type plan struct {
-	Number int           `json:"number"` // among those of the cell
+	Number int           `json:"number"` // index in the cell
 	Tag    uint64        `json:"tag"`
-	To     string        `json:"to"` // the stage that gets them; "": every first one
+	To     string        `json:"to"` // the stage that gets the inputs; "": every first stage
 	Inputs int           `json:"inputs"`
 	Total  uint32        `json:"total"` // bytes of each payload
 	End    string        `json:"end"`   // one of dimEnds, but for endMixed
-	After  time.Duration `json:"after"` // until that
+	After  time.Duration `json:"after"` // the time until the end
 }
 
-// mostEnds bound the time until a close, an abort or a deadline: some come when the request
-// begins, some when it runs or waits for a place, and some when it is over.
-var mostEnds = []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond}
+// maxEndDelays bound the time until a close, an abort or a deadline: some are while the request
+// begins, some while it runs or waits for a permit, and some after it has ended.
+var maxEndDelays = []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond}
 
 // A tag has the number of the request in its lowest bits, then its route, and the seed of the cell.
 const (
@@ -28,7 +28,7 @@ const (
 
 func numberOf(tag uint64) int { return int(tag & (1<<numberBits - 1)) }
 
-// routes are where a request may go that has branches. The first of them is the slow one.
+// routes are the branches of a request, by route. Branch 0 is the slow one.
 var routes = [1 << routeBits][]int{routeSlow: {0}, routeQuick: {1}, routeSlowFirst: {0, 1}, routeQuickFirst: {1, 0}}
 
 const (
@@ -40,10 +40,10 @@ const (
 
 func routeOf(tag uint64) int { return int(tag >> numberBits % (1 << routeBits)) }
 
-// quick reports whether a request, of those that have branches, goes to the quick one alone.
+// quick reports whether a request of a cell with branches goes only to the quick branch.
 func (p *plan) quick() bool { return routeOf(p.Tag) == routeQuick }
 
-// branches are the stages between which requests choose, the slow one first; none: there is no choice.
+// branches are the stages between which requests choose, the slow one first; nil: there is no choice.
 func (c *cell) branches() []string {
 	switch {
 	case c.routed():
@@ -54,7 +54,7 @@ func (c *cell) branches() []string {
 	return nil
 }
 
-// branchesOf are those that a request goes to, in their order.
+// branchesOf are the branches of a request, in order.
 func (c *cell) branchesOf(tag uint64) (all []string) {
 	if branches := c.branches(); branches != nil {
 		for _, i := range routes[routeOf(tag)] {
@@ -64,12 +64,12 @@ func (c *cell) branchesOf(tag uint64) (all []string) {
 	return all
 }
 
-// route draws that of a request, of so many.
+// route draws the route of a request, which is one of so many.
 func (c *cell) route(rng *rand.Rand, number, of int) int {
 	switch {
 	case c.branches() == nil:
 		return 0
-	case c[dimPace] == paceGated && number < min(c.standing(), of-1):
+	case c[dimPace] == paceGated && number < min(c.blockedRequests(), of-1):
 		return routeSlow
 	case c[dimPace] == paceGated:
 		return routeQuick
@@ -93,7 +93,7 @@ func (c *cell) plans(seed uint64, n int) []plan {
 			all[i].End = []string{endComplete, endClose, endAbort, endDeadline}[rng.IntN(4)]
 		}
 		if all[i].End != endComplete {
-			all[i].After = time.Duration(rng.Int64N(int64(mostEnds[rng.IntN(len(mostEnds))])))
+			all[i].After = time.Duration(rng.Int64N(int64(maxEndDelays[rng.IntN(len(maxEndDelays))])))
 		}
 	}
 	return all
@@ -110,7 +110,7 @@ func (c *cell) total(rng *rand.Rand) uint32 {
 	return between(smallWindowBytes+1<<10, 4*smallWindowBytes)
 }
 
-// results are what the pipeline computes from a request's inputs, in order.
+// results are the results that the pipeline computes from a request's inputs, in order.
 func (c *cell) results(p *plan) (all []header) {
 	emissions := uint32(c.emissions())
 	for seq := range uint32(p.Inputs) {
@@ -125,14 +125,14 @@ func (c *cell) results(p *plan) (all []header) {
 				all = append(all, next(stageSecond, 0, 1, out, next(stageSide, j, emissions, in)))
 				continue
 			}
-			all = append(all, c.behindFirst(out)...)
+			all = append(all, c.afterFirst(out)...)
 		}
 	}
 	return all
 }
 
-// behindFirst is what becomes of what the first stage emits.
-func (c *cell) behindFirst(h header) (all []header) {
+// afterFirst are the results of an emission of the first stage.
+func (c *cell) afterFirst(h header) (all []header) {
 	then := func(stage string, parts ...header) header { return next(stage, 0, 1, parts...) }
 	switch {
 	case c.single(), c[dimShape] == shapeAlone:

@@ -37,33 +37,33 @@ type run struct {
 	callers []*process
 	events  chan event
 	exits   chan *process
-	gates   []*os.File    // that are open
-	over    chan struct{} // closed when the run is
+	gates   []*os.File    // open gates
+	over    chan struct{} // closed when the run ends
 
-	standing <-chan struct{} // closed when the slow stage of a gated cell stands; nil: it has no quick requests
+	stageBlocked <-chan struct{} // closed when the slow stage of a gated cell blocks; nil: it has no quick requests
 }
 
-// An event is a line of a caller, or the error by which it stopped.
+// An event is a line of a caller, or the error that stopped it.
 type event struct {
 	line string
 	err  error
 }
 
-// A process is one that this test started.
+// A process is a process that this test started.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	ended chan struct{}
-	err   error // how; set before ended is closed
+	err   error // how it ended; set before ended is closed
 }
 
-// errHang reports that nothing moves.
-var errHang = errors.New("nothing has moved")
+// errHang reports that no request makes progress, or that a process does not react.
+var errHang = errors.New("no progress")
 
 func (r *run) socket() string { return filepath.Join(r.dir, "s") }
 
-// do runs the cell. Everything that it started is dead when it returns.
+// do runs the cell. All processes that it started are dead when it returns.
 func (r *run) do() (err error) {
 	r.checker = newChecker(r.cell, r.cell.plans(r.seed, r.requests))
 	r.events, r.exits, r.over = make(chan event), make(chan *process), make(chan struct{})
@@ -93,7 +93,7 @@ func (r *run) explained(err error) error {
 	return err
 }
 
-// stageCommand is the command line of a stage's process, and its environment.
+// stageCommand returns the command line of a stage's process, and its environment.
 func (r *run) stageCommand(kind string) ([]string, map[string]string) {
 	env := r.environment("stage")
 	env["OMNIBUS_LOAD_KIND"], env["OMNIBUS_LOAD_SLOW"] = kind, r.cell.slowStage()
@@ -110,7 +110,7 @@ func (r *run) environment(role string) map[string]string {
 	}
 }
 
-// self is this test binary, which is the program in Go for every role.
+// self is the path of this test binary, which is the program in Go for every role.
 func self() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -135,7 +135,7 @@ func pythonCommand(script string) []string {
 	return []string{"python3", path}
 }
 
-// command starts a process. What it writes to standard error goes to a file of its name, or to
+// command starts a process. Its standard error goes to a file with its name, or to
 // errs.
 func (r *run) command(name string, args []string, env map[string]string, out io.Writer) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})}
@@ -180,7 +180,7 @@ func (r *run) wait(p *process) error {
 	}
 }
 
-// tail is the end of what a process wrote.
+// tail is the end of a process's standard error.
 func (r *run) tail(name string) string {
 	text, err := os.ReadFile(filepath.Join(r.dir, name+".log"))
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *run) tail(name string) string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// start starts the host, and then the stages that attach, and the callers.
+// start starts the host, then the stages that attach, then the callers.
 func (r *run) start() error {
 	if err := r.makeGates(); err != nil {
 		return err
@@ -259,8 +259,8 @@ func (r *run) attachStages() error {
 	return r.awaitAttached()
 }
 
-// awaitAttached waits until each stage is served: a process whose host has ended before it came
-// would fail.
+// awaitAttached waits until each stage is served: a process would fail if its host ended before it
+// attached.
 func (r *run) awaitAttached() error {
 	for limit := time.Now().Add(r.bound + startPatience); time.Now().Before(limit); {
 		s, err := r.status()
@@ -276,45 +276,45 @@ func (r *run) awaitAttached() error {
 		}
 		select {
 		case p := <-r.exits:
-			return r.ended(p)
+			return r.endedEarly(p)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("%w: the stages do not attach", errHang)
 }
 
-// ended is the error of a process that has ended before it was told to.
-func (r *run) ended(p *process) error {
+// endedEarly is the error of a process that has ended before the test ended it.
+func (r *run) endedEarly(p *process) error {
 	return fmt.Errorf("%s has ended: %w: %s", p.name, p.err, r.tail(p.name))
 }
 
-// lines passes on what a caller writes.
+// lines returns a writer that reports the lines of a caller.
 func (r *run) lines() io.Writer {
 	in, out := io.Pipe()
 	go func() {
 		for s := bufio.NewScanner(in); s.Scan(); {
-			r.say(event{line: s.Text()})
+			r.report(event{line: s.Text()})
 		}
 	}()
 	return out
 }
 
-func (r *run) say(e event) {
+func (r *run) report(e event) {
 	select {
 	case r.events <- e:
 	case <-r.over:
 	}
 }
 
-// callerProcesses share the requests of a cell, where there is more than one at a time.
+// callerProcesses is how many processes share the requests of a cell, if more than one is open at a time.
 const callerProcesses = 2
 
-// startCallers starts the callers, and tells them their plans.
+// startCallers starts the callers, and sends them their plans.
 func (r *run) startCallers() error {
 	var args []string
 	switch r.cell[dimCaller] {
 	case callerHost:
-		r.tell(r.host, r.checker.plans)
+		r.sendPlans(r.host, r.checker.plans)
 		return nil
 	case callerCommand:
 		r.startCommands()
@@ -339,40 +339,40 @@ func (r *run) startCallers() error {
 		for at := i; at < len(r.checker.plans); at += n {
 			share = append(share, r.checker.plans[at])
 		}
-		r.tell(p, share)
+		r.sendPlans(p, share)
 	}
 	return nil
 }
 
-// tell writes plans to a caller. Its standard input stays open, and it attached, until what is
-// held has been looked at.
-func (r *run) tell(p *process, plans []plan) {
+// sendPlans writes plans to a caller. Its standard input stays open, which keeps it attached, until
+// stop closes it.
+func (r *run) sendPlans(p *process, plans []plan) {
 	go func() {
 		out := bufio.NewWriter(p.stdin)
 		enc := json.NewEncoder(out)
-		stands := r.standing == nil || r.fault != faultEnd // else the slow ones may end before they come there
+		stands := r.stageBlocked == nil || r.fault != faultEnd // otherwise the slow requests may end before they reach the stage
 		for i := range plans {
-			if !stands && plans[i].quick() { // the slow ones come first
+			if !stands && plans[i].quick() { // the slow requests are first
 				_ = out.Flush()
 				select {
-				case <-r.standing:
+				case <-r.stageBlocked:
 					stands = true
 				case <-r.over:
 					return
 				}
 			}
 			if enc.Encode(&plans[i]) != nil {
-				return // it has ended, which is seen elsewhere
+				return // the caller has ended, which load reports
 			}
 		}
 		_ = out.Flush()
 	}()
 }
 
-// startPatience is how long processes may take to begin, on a busy machine.
+// startPatience is how long processes may take to start, on a busy machine.
 const startPatience = time.Minute
 
-// load waits until all requests have ended. The first that is wrong ends it.
+// load waits until all requests have ended. It returns the first error of a request.
 func (r *run) load() error {
 	moved := time.NewTimer(r.bound + startPatience)
 	defer moved.Stop()
@@ -382,12 +382,12 @@ func (r *run) load() error {
 			if e.err != nil {
 				return e.err
 			}
-			if err := r.take(e.line); err != nil {
+			if err := r.handleLine(e.line); err != nil {
 				return err
 			}
 			moved.Reset(r.bound)
 		case p := <-r.exits:
-			return r.ended(p)
+			return r.endedEarly(p)
 		case <-moved.C:
 			k := r.checker
 			return fmt.Errorf("%w for %v: %d requests have ended, %d are open, %d to come: first of those open: %+v",
@@ -399,11 +399,11 @@ func (r *run) load() error {
 
 func first[T any](all []T, n int) []T { return all[:min(n, len(all))] }
 
-// take reads a line of a caller.
-func (r *run) take(line string) error {
+// handleLine handles a line of a caller.
+func (r *run) handleLine(line string) error {
 	var number int
 	if n, _ := fmt.Sscanf(line, "open %d", &number); n == 1 {
-		return r.checker.begin(number)
+		return r.checker.beginRequest(number)
 	}
 	var outcome, list string
 	if n, err := fmt.Sscanf(line, "end %d %q %s", &number, &outcome, &list); n < 2 {
@@ -417,13 +417,13 @@ func (r *run) take(line string) error {
 		}
 		sums = append(sums, uint32(sum))
 	}
-	if err := r.checker.end(number, outcome, sums); err != nil {
+	if err := r.checker.endRequest(number, outcome, sums); err != nil {
 		return err
 	}
 	return r.openGates(number)
 }
 
-// stop ends the callers, and the host by one SIGTERM, and looks for what is left.
+// stop ends the callers, and the host by one SIGTERM, and checks that nothing is left.
 func (r *run) stop() error {
 	for _, p := range append(r.callers, r.host) {
 		_ = p.stdin.Close()
@@ -434,7 +434,7 @@ func (r *run) stop() error {
 		}
 	}
 	if err := r.awaitNothingHeld(); err != nil {
-		return fmt.Errorf("when the callers have left: %w", err)
+		return fmt.Errorf("after the callers have ended: %w", err)
 	}
 	_ = r.host.cmd.Process.Signal(syscall.SIGTERM)
 	if err := r.wait(r.host); err != nil {
@@ -445,16 +445,16 @@ func (r *run) stop() error {
 			return err
 		}
 	}
-	if left := r.relatives(); len(left) > 0 {
+	if left := r.processes(); len(left) > 0 {
 		return fmt.Errorf("processes are left: %v", left)
 	}
 	return nil
 }
 
-// killAll ends what is left of the cell.
+// killAll kills the processes of the cell that are left, and removes its folder unless it failed.
 func (r *run) killAll(failed error) error {
 	for range 100 {
-		all := r.relatives()
+		all := r.processes()
 		if len(all) == 0 {
 			break
 		}
@@ -469,10 +469,10 @@ func (r *run) killAll(failed error) error {
 	return nil
 }
 
-// newRun makes a run with a folder of its own, whose name is short enough for sockets.
+// newRun makes a run with a folder of its own, with a path short enough for sockets.
 func newRun(t *testing.T, c *cell, seed uint64, requests int) *run {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "load") //nolint:usetesting // of a cell that failed it stays
+	dir, err := os.MkdirTemp("", "load") //nolint:usetesting // the folder of a failed cell stays
 	if err != nil {
 		t.Fatal(err)
 	}

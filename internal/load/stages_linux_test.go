@@ -19,10 +19,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/config"
 )
 
-// slowness is what a slow stage takes for every fourth payload.
+// slowness is the time that a slow stage takes for every fourth payload.
 const slowness = 2 * time.Millisecond
 
-// A work is what a stage of a cell does, in any process.
+// A work is the work of a stage of a cell, in any process.
 type work struct {
 	stage string
 	cell  *cell
@@ -31,7 +31,7 @@ type work struct {
 	handled atomic.Pointer[[]string] // gates of the requests that were handled last: see gated
 }
 
-// emissions is how many payloads go out for each that comes in.
+// emissions is how many payloads the stage emits for each input.
 func (w *work) emissions() uint32 {
 	if w.stage == stageFirst || w.stage == stageSide {
 		return uint32(w.cell.emissions())
@@ -39,7 +39,7 @@ func (w *work) emissions() uint32 {
 	return 1
 }
 
-// spec is the stage for a kind.
+// spec returns the stage of a kind.
 func (w *work) spec(kind string) (bus.StageSpec, error) {
 	spec := bus.StageSpec{Name: w.stage}
 	switch kind {
@@ -66,7 +66,7 @@ func (w *work) handle(t *bus.Task, d *bus.Delivery) error {
 	if err := w.inState(t, d); err != nil {
 		return err
 	}
-	if w.faulty(faultLeakDelivery, d) {
+	if w.hasFault(faultLeakDelivery, d) {
 		d.Keep()
 		return nil
 	}
@@ -77,7 +77,7 @@ func (w *work) join(t *bus.Task, parts []*bus.Delivery) error {
 	return w.gated(func() error { return w.emitFor(t.Emitter, parts) }, parts...)
 }
 
-// inState keeps count of a request's deliveries on each edge, where the stage has state.
+// inState counts a request's deliveries on each edge, where the stage has state.
 func (w *work) inState(t *bus.Task, d *bus.Delivery) error {
 	if w.cell[dimState] == stateNone {
 		return nil
@@ -88,7 +88,7 @@ func (w *work) inState(t *bus.Task, d *bus.Delivery) error {
 		t.State = counts
 	}
 	if counts[d.Edge] += d.Dropped; d.Seq != counts[d.Edge] {
-		return fmt.Errorf("%w: sequence %d comes when %d were handled or dropped", errPayload, d.Seq, counts[d.Edge])
+		return fmt.Errorf("%w: sequence %d after %d that were handled or dropped", errPayload, d.Seq, counts[d.Edge])
 	}
 	counts[d.Edge]++
 	return nil
@@ -108,7 +108,7 @@ func (w *work) batch(batch []*bus.Delivery) error {
 	return nil
 }
 
-// emitFor emits what the stage makes of a delivery, or of those of a join.
+// emitFor emits the stage's payloads for a delivery, or for the deliveries of a join.
 func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 	headers := make([]header, len(parts))
 	for i, d := range parts {
@@ -130,7 +130,7 @@ func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 	for j := range out {
 		out[j] = next(w.stage, uint32(j), w.emissions(), headers...)
 	}
-	for _, p := range w.spoil(out) {
+	for _, p := range w.payloads(out) {
 		if w.stage != stageFirst || !w.cell.routed() {
 			if err := send(to, p); err != nil {
 				return err
@@ -148,7 +148,7 @@ func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 
 // send emits a payload: as a copy, or filled in place.
 func send(to bus.Emitter, p []byte, opts ...bus.EmitOption) error {
-	if p[16]%2 == 0 { // of the chain
+	if p[16]%2 == 0 { // a byte of the chain
 		return to.EmitBytes(p, opts...)
 	}
 	b, err := to.Reserve(len(p), codec.IDRaw, opts...)
@@ -159,7 +159,7 @@ func send(to bus.Emitter, p []byte, opts ...bus.EmitOption) error {
 	return b.Send(len(p))
 }
 
-// plain is the payload of a delivery. What a function in Python returns is msgpack.
+// plain returns the payload of a delivery. The return value of a function in Python is msgpack.
 func plain(d *bus.Delivery) (p []byte, err error) {
 	if d.PayloadCodec() == codec.IDMsgpack {
 		err = d.Decode(&p)
@@ -176,7 +176,7 @@ func headerOf(d *bus.Delivery) (header, error) {
 	return parse(p)
 }
 
-// holder is an actor that holds one delivery until the next one comes, or the end of a stream.
+// holder is an actor that holds one delivery until the next one, or the end of a stream, arrives.
 type holder struct {
 	work *work
 	held []*bus.Delivery

@@ -21,15 +21,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
-// A relative is a process of a cell, whichever process has started it.
-type relative struct {
+// A cellProcess is a process of a cell, started by this test or by another process.
+type cellProcess struct {
 	pid  int
 	name string
 }
 
-// relatives are the processes of the cell that have not ended: those with its folder in their
-// environment.
-func (r *run) relatives() (all []relative) {
+// processes are the live processes of the cell: those with its folder in their environment.
+func (r *run) processes() (all []cellProcess) {
 	mark := []byte(dirEnv + "=" + r.dir + "\x00")
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -37,25 +36,25 @@ func (r *run) relatives() (all []relative) {
 		if err != nil {
 			continue
 		}
-		env, err := os.ReadFile("/proc/" + e.Name() + "/environ") // empty of one that has ended
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ") // empty for a process that has ended
 		if err != nil || !bytes.Contains(env, mark) {
 			continue
 		}
 		name, err := os.ReadFile("/proc/" + e.Name() + "/comm")
 		if err == nil {
-			all = append(all, relative{pid, strings.TrimSpace(string(name))})
+			all = append(all, cellProcess{pid, strings.TrimSpace(string(name))})
 		}
 	}
 	return all
 }
 
-// dumpPatience is how long each process has to say where it is.
+// dumpPatience is how long each process may take to write its stacks.
 const dumpPatience = 10 * time.Second
 
-// dump writes what is known of a cell in which nothing moves into its folder: which requests
-// wait, the host's status and metrics, and the stacks of every process.
+// dump writes the state of a cell without progress into its folder: the waiting requests, the host's
+// status and metrics, and the stacks of every process.
 func (r *run) dump() {
-	waiting, _ := json.MarshalIndent(r.checker.waiting(), "", "  ") // plain numbers
+	waiting, _ := json.MarshalIndent(r.checker.waiting(), "", "  ") // never fails for plans
 	_ = os.WriteFile(filepath.Join(r.dir, "waiting.json"), waiting, 0o600)
 	for _, verb := range []string{"status", "leases"} {
 		out, err := r.ask(omnibus(), verb, "-o", "json")
@@ -64,7 +63,7 @@ func (r *run) dump() {
 		}
 		_ = os.WriteFile(filepath.Join(r.dir, verb+".json"), out, 0o600)
 	}
-	if !r.cell.program() { // which has no metrics
+	if !r.cell.program() { // the program has no metrics
 		_ = os.WriteFile(filepath.Join(r.dir, "metrics.txt"), r.metrics(), 0o600)
 	}
 	if s, err := r.status(); err != nil {
@@ -72,23 +71,23 @@ func (r *run) dump() {
 	} else {
 		r.log("the first requests at the host: %+v", first(s.Requests, 5))
 	}
-	all := r.relatives()
+	all := r.processes()
 	for _, p := range all {
 		if strings.HasPrefix(p.name, "python") {
 			_ = unix.Kill(p.pid, unix.SIGUSR1)
 			r.awaitFile(fmt.Sprintf("stacks-%d", p.pid))
 		}
 	}
-	for _, p := range all { // a host last: it may pass on what others write
+	for _, p := range all { // the host last: it may relay the output of others
 		if p.pid != r.host.cmd.Process.Pid && !strings.HasPrefix(p.name, "python") {
-			r.quit(p.pid)
+			r.dumpAndEnd(p.pid)
 		}
 	}
-	r.quit(r.host.cmd.Process.Pid)
-	r.log("what is known of this cell is in %s", r.dir)
+	r.dumpAndEnd(r.host.cmd.Process.Pid)
+	r.log("the files of this cell are in %s", r.dir)
 }
 
-// metrics are those of omnibus run, or why it does not tell them.
+// metrics returns the metrics of omnibus run, or the text of the error.
 func (r *run) metrics() []byte {
 	var dialer net.Dialer
 	client := &http.Client{Timeout: dumpPatience, Transport: &http.Transport{
@@ -109,11 +108,11 @@ func (r *run) metrics() []byte {
 	return text
 }
 
-// quit has a program in Go write its stacks and end.
-func (r *run) quit(pid int) {
+// dumpAndEnd has a program in Go write its stacks and end.
+func (r *run) dumpAndEnd(pid int) {
 	_ = unix.Kill(pid, unix.SIGQUIT)
 	for limit := time.Now().Add(dumpPatience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
-		if !slices.ContainsFunc(r.relatives(), func(p relative) bool { return p.pid == pid }) {
+		if !slices.ContainsFunc(r.processes(), func(p cellProcess) bool { return p.pid == pid }) {
 			return
 		}
 	}
@@ -127,7 +126,7 @@ func (r *run) awaitFile(name string) {
 	}
 }
 
-// ask runs a command about the host, which may not answer.
+// ask runs a command that asks the host, which may not answer.
 func (r *run) ask(args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dumpPatience)
 	defer cancel()
@@ -151,8 +150,8 @@ func (r *run) status() (s host.Status, err error) {
 	return s, err
 }
 
-// awaitNothingHeld waits until the host says that nothing of the requests is left. What is held
-// may take any time, as long as it becomes less.
+// awaitNothingHeld waits until the host reports that it holds nothing of the requests. There is no
+// time limit as long as the report changes.
 func (r *run) awaitNothingHeld() error {
 	var last string
 	limit := time.Now().Add(r.bound)
@@ -172,7 +171,7 @@ func (r *run) awaitNothingHeld() error {
 	}
 }
 
-// held says what the host holds of requests.
+// held describes what the host holds of requests; empty: nothing.
 func (r *run) held() (string, error) {
 	var all []string
 	note := func(is bool, format string, args ...any) {
@@ -207,7 +206,7 @@ func (r *run) held() (string, error) {
 		return "", err
 	}
 	for _, l := range leases {
-		l.Age = 0 // what it holds is the same
+		l.Age = 0 // the age is no change of the report
 		note(l.Together != "alone", "lease %+v", l)
 	}
 	if len(all) == 0 {
@@ -220,6 +219,6 @@ func (r *run) held() (string, error) {
 				ended, s.Stats.Completed, most, r.checker.count[outcomeCompleted])
 		}
 	}
-	slices.Sort(all) // what is held at once comes in any order
+	slices.Sort(all) // the order of the report is random
 	return strings.Join(all, "; "), nil
 }

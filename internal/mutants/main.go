@@ -38,9 +38,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	name := flags.String("run", "", "try only mutants whose name matches this regular expression")
 	part := flags.String("part", "1/1", "try only this part of them: 2/4 is every fourth, from the second on")
-	parallel := flags.Int("parallel", runtime.GOMAXPROCS(0), "try so many mutants at a time: building each takes one processor")
-	timeout := flags.Duration("timeout", time.Minute, "most time for the tests of one mutant: less where they are quick on the code as it is")
-	root := flags.String("root", "", "the module to work on; by default the one around the working folder")
+	parallel := flags.Int("parallel", runtime.GOMAXPROCS(0), "try this number of mutants at a time: building each takes one processor")
+	timeout := flags.Duration("timeout", time.Minute, "longest time for the tests of one mutant; shorter for tests that are quick on the unchanged code")
+	root := flags.String("root", "", "the module to work on; by default the module of the working folder")
 	dir := flags.String("list", "internal/mutants/list", "folder of the mutants, relative to the module")
 	if err := flags.Parse(args); err != nil {
 		return exitUsage
@@ -112,7 +112,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(file), nil
 }
 
-// decide tries parallel mutants at a time, and sends each verdict as it comes.
+// decide tries parallel mutants at a time, and sends each verdict when it is there.
 func decide(ctx context.Context, r *runner, mutants []mutant, parallel int) <-chan verdict {
 	verdicts := make(chan verdict)
 	next := make(chan mutant)

@@ -104,7 +104,7 @@ func parseEdits(files []txtar.File) ([]edit, error) {
 		}
 		e := edit{old: pair[0].Data, new: pair[1].Data}
 		if len(bytes.TrimSpace(e.old)) == 0 {
-			return nil, errors.New("a section `old` is empty, so that `new` has no place")
+			return nil, errors.New("a section `old` is empty, so that `new` has no position")
 		}
 		if bytes.Equal(e.old, e.new) {
 			return nil, errors.New("`old` and `new` are the same")
@@ -123,10 +123,10 @@ func (m mutant) validate() error {
 		}
 	}
 	if m.why == "" {
-		return errors.New("say above the header lines what is broken")
+		return errors.New("describe the mistake above the header lines")
 	}
 	if strings.Contains(m.suite.pkg, "...") {
-		return fmt.Errorf("package %q stands for several; name the one whose test has to fail", m.suite.pkg)
+		return fmt.Errorf("package %q matches several; name the package whose test has to fail", m.suite.pkg)
 	}
 	if !filepath.IsLocal(filepath.FromSlash(m.file)) {
 		return fmt.Errorf("file %q is not inside the module", m.file)
@@ -151,7 +151,7 @@ func (m mutant) apply(root string) ([]byte, error) {
 func (e edit) apply(src []byte) ([]byte, error) {
 	at := e.places(src)
 	if len(at) != 1 {
-		return nil, fmt.Errorf("%w: its old text stands there %d times instead of once:\n%s", errNotApplicable, len(at), e.old)
+		return nil, fmt.Errorf("%w: its old text occurs %d times instead of once:\n%s", errNotApplicable, len(at), e.old)
 	}
 	return slices.Concat(src[:at[0]], e.new, src[at[0]+len(e.old):]), nil
 }

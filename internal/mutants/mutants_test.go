@@ -208,7 +208,7 @@ func TestParseMutantRejects(t *testing.T) {
 		{"no file", "why\npackage: .\ntest: T\n" + change, "`file:` is missing"},
 		{"no package", "why\nfile: a.go\ntest: T\n" + change, "`package:` is missing"},
 		{"no test", "why\nfile: a.go\npackage: .\n" + change, "`test:` is missing"},
-		{"no reason", "file: a.go\npackage: .\ntest: T\n" + change, "what is broken"},
+		{"no reason", "file: a.go\npackage: .\ntest: T\n" + change, "describe the mistake"},
 		{"many packages", "why\nfile: a.go\npackage: ./...\ntest: T\n" + change, "several"},
 		{"file elsewhere", "why\nfile: ../a.go\npackage: .\ntest: T\n" + change, "not inside the module"},
 	}
@@ -277,7 +277,7 @@ func TestPartOf(t *testing.T) {
 	}
 	for _, part := range []string{"", "0/3", "4/3", "1/0", "x"} {
 		if _, err := partOf(all, part); err == nil {
-			t.Errorf("%q is a part", part)
+			t.Errorf("%q is accepted as a part", part)
 		}
 	}
 }

@@ -15,7 +15,7 @@ var (
 	errSurvived = errors.New("SURVIVED")
 	errNoBuild  = errors.New("does not compile")
 	errNoTest   = errors.New("no test of that name ran")
-	errBaseline = errors.New("its test fails on the code as it is")
+	errBaseline = errors.New("its test fails on the unchanged code")
 )
 
 // runner runs mutants against the module at root, any number at a time.
@@ -35,7 +35,7 @@ type checked struct {
 	err  error
 }
 
-// rapid says whether the tests of a package draw random values.
+// rapid records whether the tests of a package draw random values.
 type rapid struct {
 	uses bool
 	err  error
@@ -102,7 +102,7 @@ func (r *runner) check(ctx context.Context, s suite) checked {
 	})
 }
 
-// hangs returns the time after which a test hangs, from its time on the unchanged code.
+// hangs returns the time after which a test counts as hanging, from its time on the unchanged code.
 func hangs(took time.Duration) time.Duration { return 20*time.Second + 20*took }
 
 // plant runs the test of m on the changed code and returns the tests that caught it.

@@ -1,7 +1,7 @@
-// Package pythontest has tests run Python beside them: programs that are told what to
-// do by lines of JSON on their standard input, and answer with lines on their standard
-// output. What is told and answered is for the program and its test.
+// Package pythontest runs Python programs for tests. A program reads orders as lines of
+// JSON on its standard input, and answers with lines on its standard output. The program
+// and its test define the orders and answers.
 //
-// The interpreter is $OMNIBUS_PYTHON, which may have packages that the system's has
-// not, or else python3. Without one a test is skipped.
+// The interpreter is $OMNIBUS_PYTHON, which may have packages that the system's
+// interpreter lacks, or else python3. Without an interpreter a test is skipped.
 package pythontest

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Interpreter returns the interpreter that has the modules, or skips the test and
-// says what is missing.
+// Interpreter returns an interpreter that has the modules. If there is none, it skips
+// the test with a message that names the missing part.
 func Interpreter(t testing.TB, modules ...string) string {
 	t.Helper()
 	python, err := exec.LookPath(cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3"))
@@ -30,8 +30,8 @@ func lastLine(out []byte) string {
 	return lines[len(lines)-1]
 }
 
-// Command is a program with this repository's client for it to import, before what
-// $PYTHONPATH has. What it writes to standard error goes to that of the test.
+// Command returns the command of a program that can import this repository's client,
+// which comes first in its $PYTHONPATH. Its standard error is that of the test.
 func Command(t testing.TB, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Interpreter(t), append([]string{script}, args...)...)
@@ -57,7 +57,7 @@ func client(t testing.TB) string {
 			return dir
 		}
 		if at == filepath.Dir(at) {
-			t.Fatal("clients/python/src lies in no folder above this package")
+			t.Fatal("no folder above this package has clients/python/src")
 		}
 	}
 }

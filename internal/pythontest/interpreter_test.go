@@ -8,8 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// TestPythonWithoutModule keeps a missing module from failing a test, and from
-// passing one.
+// TestPythonWithoutModule: a missing module skips a test.
 func TestPythonWithoutModule(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "python")
 	if err := os.WriteFile(fake, []byte("#!/bin/sh\necho no module named $2 >&2\nexit 1\n"), 0o755); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Process is a program that does what it is told. One goroutine tells, and one
-// waits for answers.
+// Process is a program that handles orders. One goroutine at a time may call Tell, and
+// one may wait for answers.
 type Process struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -21,7 +21,7 @@ type Process struct {
 	ended bool
 }
 
-// Start starts a program. With the test it is killed, if it has not ended by then.
+// Start starts a program. If it has not ended at the end of the test, it is killed.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	in, inErr := cmd.StdinPipe()
@@ -34,7 +34,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Tell has the process do something, and does not wait for the answer.
+// Tell sends an order to the process, and does not wait for the answer.
 func (p *Process) Tell(what any) {
 	p.t.Helper()
 	line, err := json.Marshal(what)
@@ -46,7 +46,8 @@ func (p *Process) Tell(what any) {
 	}
 }
 
-// Answer waits for the next answer. It is io.EOF when the process ends instead.
+// Answer waits for the next answer, and decodes it into answer. The error is io.EOF if
+// the process ends before it answers.
 func (p *Process) Answer(answer any) error {
 	line, err := p.out.ReadBytes('\n')
 	if err != nil {
@@ -55,7 +56,7 @@ func (p *Process) Answer(answer any) error {
 	return json.Unmarshal(line, answer) //nolint:wrapcheck // of one line
 }
 
-// Want waits for the next answer, and fails the test if it has not the JSON of want.
+// Want waits for the next answer, and fails the test if the answer is not the JSON of want.
 func (p *Process) Want(want any) {
 	p.t.Helper()
 	var got json.RawMessage
@@ -71,7 +72,7 @@ func (p *Process) Want(want any) {
 	}
 }
 
-// plain is JSON without the order of keys and the forms of numbers.
+// plain decodes JSON, for a comparison without the order of keys and the forms of numbers.
 func plain(text []byte) (v any) {
 	_ = json.Unmarshal(text, &v) // it was decoded before, or has just been encoded
 	return v
@@ -85,7 +86,7 @@ func (p *Process) End() error {
 	}
 	p.ended = true
 	_ = p.in.Close()
-	return p.cmd.Wait() //nolint:wrapcheck // whoever asked knows whose it is
+	return p.cmd.Wait() //nolint:wrapcheck // the caller knows the process
 }
 
 // Kill ends the process as a crash would, if it has not ended.
@@ -96,6 +97,6 @@ func (p *Process) Kill() {
 	}
 }
 
-// Crash is Kill without the wait, which is also for processes that it has started and
-// that outlive it.
+// Crash is Kill without the wait. The wait of Kill also covers processes that the process
+// has started and that outlive it.
 func (p *Process) Crash() { _ = p.cmd.Process.Kill() }

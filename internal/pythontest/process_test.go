@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// echo answers with what it is told, until it is told to end.
+// echo answers each order with the order, until the order is "end".
 const echo = `
 import json, sys
 import omnibus
@@ -29,7 +29,7 @@ func TestProcess(t *testing.T) {
 	}
 	p.Tell("end")
 	if err := p.Answer(&n); !errors.Is(err, io.EOF) {
-		t.Errorf("behind the end: %v", err)
+		t.Errorf("after the end: %v", err)
 	}
 	if err := p.End(); err == nil || err.Error() != "exit status 3" {
 		t.Errorf("it ended with %v", err)
@@ -39,7 +39,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// failing is a test whose failures are wanted.
+// failing is a test that records a failure.
 type failing struct {
 	testing.TB
 	failed bool

@@ -16,26 +16,26 @@ copies of the same size in the same run:
 
   gpu/ordering    tensors that were read before they were complete, or overwritten
                   before they were read, with streams that are 200 ms late; and
-                  how many of those were missed that a process had be so on purpose
+                  mistakes made on purpose that were not detected
   gpu/in          into the pool; beside a copy on the GPU
-  gpu/view        into the pool, and seen by the other process there; beside a copy
+  gpu/view        into the pool, and mapped by the other process; beside a copy
   gpu/in+out      into the pool, and copied out by the other process; beside two
-  gpu/spill       through host memory; beside copies there and back by way of memory
+  gpu/spill       through host memory; beside copies there and back through memory
                   that is registered with the GPU
   gpu/latency     4 KiB, from the call that sends it to when the stream of the
                   other process begins behind it, and to its answer, with processes
                   that spin, or wait parked
   gpu/leases      a million of 4 KiB through the pool (fewer with --quick, or when they
-                  take more than 30 s), and what there is more of afterwards, of both
-                  processes: descriptors, shared mappings, streams and events, chunks
-                  that somebody holds, memory of the GPU, Go's heap, and memory
+                  take more than 30 s), and the growth afterwards, of both processes, of
+                  descriptors, shared mappings, streams and events, chunks in use,
+                  memory of the GPU, Go's heap, and memory
   gpu/reclaim     processes that are killed while they hold all chunks of a pool (100, 20
                   with --quick): the time until they are dead, and from there until all
-                  chunks are given out again
+                  chunks are in use again
 
-With --driver emul a GPU made of shared memory is measured, which says what the
-protocol costs and nothing about GPUs: speeds have no targets there. Those that they have
-on a GPU are for an H200. The largest tensors that go through host memory need a larger
+With --driver emul the GPU is emulated in shared memory. The figures then show the
+cost of the protocol and not that of GPUs, and speeds have no targets. The targets of
+speeds are for an H200. The largest tensors that go through host memory need a larger
 --store-bytes. A missed target is no failure.`
 
 func newGPUCmd() *cobra.Command {

@@ -22,18 +22,18 @@ func torchProgram(t *testing.T, arguments ...string) *exec.Cmd {
 	if runtime.GOOS != "linux" {
 		t.Skip("tensors travel in memory of GPUs on Linux alone")
 	}
-	program, err := exec.LookPath("omnibus-bench") // where TestMain has put it
+	program, err := exec.LookPath("omnibus-bench") // TestMain has added it to the path
 	if err != nil {
 		t.Fatal(err)
 	}
 	arguments = append([]string{"--driver", "emul", "--quick", "--programs", filepath.Dir(program)}, arguments...)
 	run := pythontest.Command(t, "../../../scripts/gpu_torch.py", arguments...)
-	run.Stderr = nil // for whoever runs it
+	run.Stderr = nil // the caller sets it
 	return run
 }
 
-// TestGPUTorch runs what scripts/gpu-check.sh does with PyTorch; and the same without,
-// where what reads the tensors is the standard library.
+// TestGPUTorch runs the check with PyTorch of scripts/gpu-check.sh; and the same without PyTorch,
+// where the standard library reads the tensors.
 func TestGPUTorch(t *testing.T) {
 	for _, arrays := range []string{"plain", "torch"} {
 		t.Run(arrays, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestGPUTorch(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			if !regexp.MustCompile(`\n134 tensors are right, in place, and given back, by default, cuda_ipc, cuda_ipc_pool, stage\n$`).Match(out) {
-				t.Errorf("it says\n%s", out)
+				t.Errorf("the output is\n%s", out)
 			}
 			figures, err := os.ReadFile(lines)
 			if err != nil {
@@ -55,7 +55,7 @@ func TestGPUTorch(t *testing.T) {
 			}
 			compared := arrays == "torch"
 			read := json.NewDecoder(bytes.NewReader(figures))
-			read.DisallowUnknownFields() // they are those of omnibus-bench
+			read.DisallowUnknownFields() // the fields are those of omnibus-bench
 			n := 0
 			for ; read.More(); n++ {
 				var f bench.Result
@@ -73,7 +73,7 @@ func TestGPUTorch(t *testing.T) {
 	}
 }
 
-// TestGPUTorchUnavailable: what is not on a machine is no failure there.
+// TestGPUTorchUnavailable: a missing program has an exit code of its own, which is no failure.
 func TestGPUTorchUnavailable(t *testing.T) {
 	program := torchProgram(t, "--programs", t.TempDir(), "--arrays", "plain")
 	out, err := program.CombinedOutput()
@@ -82,7 +82,7 @@ func TestGPUTorchUnavailable(t *testing.T) {
 	}
 }
 
-// TestGPUProducerRefuses orders that make no sense.
+// TestGPUProducerRefuses: the producer refuses invalid orders.
 func TestGPUProducerRefuses(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("GPUs are emulated on Linux alone")

@@ -3,9 +3,9 @@
 //
 //	go -C bench run ./cmd/omnibus-bench --help
 //
-// It exits with 0 when everything was measured, whatever the figures are, 1 when
-// something failed, and 2 when it was called wrongly. Results go to standard output;
-// everything else goes to standard error.
+// It exits with 0 when all rows were measured, also when targets were missed, 1 when
+// a measurement failed, and 2 for a mistake in the command line. Results go to standard output;
+// progress and errors go to standard error.
 package main
 
 import (
@@ -33,15 +33,15 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// A usageError is a mistake in the command line that only a command can see.
+// A usageError is a mistake in the command line that a command finds, and not cobra.
 type usageError struct{ msg string }
 
 func (e *usageError) Error() string { return e.msg }
 
 // run executes a command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	// Until a command starts, every error is one of the command line: cobra does not
-	// mark those in any other way.
+	// Every error before the start of a command is one of the command line: cobra does not
+	// mark them in any other way.
 	started := false
 	root := newRootCmd()
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
@@ -61,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// withAdvice adds what to do where a limit of the system is the cause.
+// withAdvice adds advice to an error that a limit of the system has caused.
 func withAdvice(err error) error {
 	l, met := limits.Met(err)
 	if !met {
@@ -74,14 +74,14 @@ func withAdvice(err error) error {
 }
 
 const rootLong = `Measure omnibus beside other programs that carry messages, and print one table: a row
-for each kind of work, in µs a message, and in brackets how many times as much omnibus
-takes. What each row and each column is:
+for each kind of work, in µs a message, and in brackets the figure of omnibus divided by
+this one. Rows and columns are described by:
 
   go -C bench doc .
 
-Sides of a row take turns, a slice each in a round. Figures are medians of the rounds; a
-factor is the median of the rounds' own. An interrupted run writes what it has, and
-fails.`
+Sides of a row alternate, a slice each in a round. Figures are medians of the rounds; a
+factor is the median of the factors of the rounds. An interrupted run writes the complete
+rows, and fails.`
 
 func newRootCmd() *cobra.Command {
 	cmd := &cobra.Command{
@@ -111,7 +111,7 @@ func newRootCmd() *cobra.Command {
 	m.flags(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", outputText, "form of the result: `text|json`")
 	cmd.Flags().StringVar(&file, "save", "", "also write the result to `FILE`, as JSON")
-	cmd.Flags().IntVar(&m.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core is what stages make of a machine")
+	cmd.Flags().IntVar(&m.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core resembles stages that compute")
 	cmd.Flags().IntVar(&m.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
 	cmd.Flags().DurationVar(&m.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
 	cmd.AddCommand(newGPUCmd(), newPlotCmd(), newPeerCmd())

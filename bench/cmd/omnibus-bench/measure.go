@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-// A measurement is what both commands that measure have in common.
+// A measurement is the common part of the two commands that measure.
 type measurement[R any] struct {
 	opts  bench.Options
 	match string
@@ -24,10 +24,10 @@ type measurement[R any] struct {
 
 func (m *measurement[R]) flags(cmd *cobra.Command) {
 	cmd.Args = cobra.NoArgs
-	cmd.Flags().StringVar(&m.match, "run", "", "measure only what has a name that matches `REGEXP`")
+	cmd.Flags().StringVar(&m.match, "run", "", "measure only rows or figures whose name matches `REGEXP`")
 }
 
-// measure measures until it is done or interrupted, and has write write what there is.
+// measure measures until it is done or interrupted, and passes the report to write in both cases.
 func (m *measurement[R]) measure(cmd *cobra.Command, write func(R) error) error {
 	var err error
 	if m.opts.Match, err = regexp.Compile(m.match); err != nil {

@@ -1,5 +1,5 @@
-// Command stores-peer is the Go side of bench/stores.py: it puts and gets values through a bridge, as its standard
-// input says, and answers with the seconds that it took.
+// Command stores-peer is the Go side of bench/stores.py. Each line of its standard input orders puts or gets of values
+// through a bridge, and its answer is the time in seconds.
 package main
 
 import (
@@ -57,7 +57,7 @@ func answer(c *connector.Connector, in io.Reader, out io.Writer) error {
 		value := map[string]any{"request_id": q.Key, "data": make([]byte, q.Size)}
 		begin := time.Now()
 		for i := range q.N {
-			if err := one(c, q.Op, fmt.Sprintf("%s_%d", q.Key, i), value); err != nil {
+			if err := transfer(c, q.Op, fmt.Sprintf("%s_%d", q.Key, i), value); err != nil {
 				return err
 			}
 		}
@@ -66,7 +66,7 @@ func answer(c *connector.Connector, in io.Reader, out io.Writer) error {
 	return lines.Err() //nolint:wrapcheck // of standard input
 }
 
-func one(c *connector.Connector, op, key string, value map[string]any) error {
+func transfer(c *connector.Connector, op, key string, value map[string]any) error {
 	if op == "put" {
 		_, _, err := c.Put(context.Background(), edge, key, value)
 		return err //nolint:wrapcheck // it says all
@@ -81,7 +81,7 @@ func one(c *connector.Connector, op, key string, value map[string]any) error {
 		return err //nolint:wrapcheck // it says all
 	}
 	if data, ok := v["data"].([]byte); !ok || len(data) != len(value["data"].([]byte)) { //nolint:forcetypeassert // made above
-		return errors.New("not what was put")
+		return errors.New("the value differs from the one that was put")
 	}
 	return nil
 }

@@ -40,6 +40,6 @@ func TestServe(t *testing.T) {
 		t.Errorf("%d answers: %q", lines, out.String())
 	}
 	if err := serve("MooncakeConnector", string(extra), strings.NewReader(get), &out); err == nil {
-		t.Error("values were got that had been got")
+		t.Error("values were got twice")
 	}
 }

@@ -36,7 +36,7 @@ func drawChunk(t *rapid.T) chunk {
 	return chunk{shape, rapid.SliceOfN(value, n, n).Draw(t, "coefficients")}
 }
 
-// A chunk comes back with its shape. Its coefficients are off by no more than
+// A decoded chunk has its shape. Its coefficients are off by no more than
 // the rounding, or not at all when it is stored raw.
 func TestChunkRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -48,7 +48,7 @@ func TestChunkRoundTrip(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if !bytes.HasPrefix(coded, prefix) {
-			rt.Fatal("what was in dst is gone")
+			rt.Fatal("the contents of dst are lost")
 		}
 		coded = coded[len(prefix):]
 		if limit := MaxEncodedSize(c.shape); len(coded) > limit {
@@ -82,7 +82,7 @@ func exampleChunk(channels int) chunk {
 	return c
 }
 
-// Every change of a single bit and every other length is noticed.
+// Every change of a single bit, and every wrong length, is detected.
 func TestEveryDamageIsNoticed(t *testing.T) {
 	for name, step := range map[string]float32{"raw": 0, "coded": 50} {
 		coded := encode(t, exampleChunk(2), step)
@@ -190,7 +190,7 @@ func TestEncodeRefusals(t *testing.T) {
 	}
 }
 
-// What cannot be coded, or would grow, is stored raw and therefore exact.
+// A chunk that cannot be coded, or would grow, is stored raw and therefore exact.
 func TestFallbackToRaw(t *testing.T) {
 	tooLarge := exampleChunk(1)
 	tooLarge.coeffs[3] = 1e6
@@ -223,7 +223,7 @@ func TestFallbackToRaw(t *testing.T) {
 	}
 }
 
-// A limit that is met while coding is noticed, and nothing is written beyond it.
+// Coding stops at its limit, and writes nothing beyond it.
 func TestLimit(t *testing.T) {
 	c := exampleChunk(1)
 	room := make([]byte, 40)
@@ -244,7 +244,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// With room for MaxEncodedSize the result lies in the memory that was given.
+// With capacity for MaxEncodedSize the result is in the memory of dst.
 func TestEncodeInPlace(t *testing.T) {
 	c := exampleChunk(2)
 	for _, step := range []float32{0, 1e-3, 50} {
@@ -282,7 +282,7 @@ func TestChunksAreIndependent(t *testing.T) {
 	decode(t, encode(t, first, 1))
 	want := decode(t, alone)
 	if got := decode(t, alone); !slices.Equal(got.coeffs, want.coeffs) {
-		t.Error("decoding depends on what was decoded before")
+		t.Error("decoding depends on the chunk before")
 	}
 }
 

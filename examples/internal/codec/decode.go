@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// ChunkShape returns the shape that the header of a chunk gives, for making room
+// ChunkShape returns the shape that the header of a chunk gives, for allocating memory
 // before DecodeChunk. It checks the header and the chunk's size, not the
 // payload. An error wraps ErrCorrupt or ErrVersion.
 func ChunkShape(src []byte) (Shape, error) {
@@ -18,11 +18,11 @@ func ChunkShape(src []byte) (Shape, error) {
 }
 
 // DecodeChunk decodes a chunk, which is all of src, into the front of dst and
-// returns its shape. dst needs room for Shape.Coefficients values; they are
+// returns its shape. dst must hold Shape.Coefficients values; all values are
 // finite.
 //
-// An error wraps ErrCorrupt or ErrVersion for what is wrong with src, or
-// ErrShort if dst has too little room; what dst holds then is of no use.
+// An error wraps ErrCorrupt or ErrVersion if src is invalid, or ErrShort if dst
+// is too short; the contents of dst are then undefined.
 func DecodeChunk(dst []float32, src []byte) (Shape, error) {
 	h, err := parseHeader(src)
 	if err != nil {
@@ -61,8 +61,8 @@ func decodeRaw(dst []float32, payload []byte) error {
 	return nil
 }
 
-// decodeLevels decodes the range-coded levels and makes coefficients of them. A
-// payload that ends early is given up after the frame in which it does.
+// decodeLevels decodes the range-coded levels and makes coefficients of them. It
+// stops after the frame in which the payload ends early.
 func (h header) decodeLevels(dst []float32, payload []byte) error {
 	s := borrow(h.shape)
 	defer scratches.Put(s)

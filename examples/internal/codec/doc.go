@@ -45,20 +45,20 @@
 // DecodeChunk and ChunkShape take bytes from outside. They check every field,
 // never panic, allocate nothing that depends on the bytes beyond a scratch below
 // 256 KiB, and do work bounded by the limits of Shape. A checksum covers the
-// whole chunk, and a coded chunk must end exactly with its bytes. If somebody
-// writes into the bytes meanwhile, the result is an error or wrong coefficients.
+// whole chunk, and a coded chunk must end exactly with its bytes. If the bytes
+// change meanwhile, the result is an error or wrong coefficients.
 //
 // # Independence
 //
-// A chunk is decoded on its own: nothing carries over from the one before, and
-// nothing in it says which one it is. Chunks may be coded in any order and by
-// many goroutines. Whoever moves them has to keep their order and notice a loss;
-// a lost chunk can be replaced by zeros of the same Shape and spoils no sample
-// that is more than a hop away from it.
+// A chunk is decoded on its own: it does not depend on the chunk before, and has
+// no number. Chunks may be coded in any order and by many goroutines. The
+// transport of chunks has to keep their order and detect a loss; a lost chunk can
+// be replaced by zeros of the same Shape and changes no sample that is more than
+// a hop away from it.
 //
 // # Concurrency
 //
-// The functions may be called at any time by any goroutine, as long as their
-// slices are left alone. An Analysis, a Synthesis or an SNRMeter belongs to one
-// goroutine at a time. Nothing here starts one.
+// The functions are safe for concurrent use, as long as their slices are not changed
+// meanwhile. An Analysis, a Synthesis or an SNRMeter belongs to one goroutine at a
+// time. The package starts no goroutine.
 package codec

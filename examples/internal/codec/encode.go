@@ -15,11 +15,11 @@ func MaxEncodedSize(shape Shape) int {
 }
 
 // EncodeChunk appends the coded chunk to dst and returns the result. It is in
-// the memory of dst if that has room for MaxEncodedSize(shape) more bytes. The
+// the memory of dst if that has capacity for MaxEncodedSize(shape) more bytes. The
 // step is in units of one 16-bit level, 0 for lossless; see StepFor.
 //
 // An error wraps ErrShape, ErrStep or ErrRange, the last for coefficients that
-// are not finite; dst then comes back as it was.
+// are not finite; dst is then returned unchanged.
 func EncodeChunk(dst []byte, coeffs []float32, shape Shape, step float32) ([]byte, error) {
 	if err := shape.Validate(); err != nil {
 		return dst, err

@@ -21,6 +21,6 @@ var (
 	// ErrRange says that a coefficient is not finite, or too large for its step.
 	ErrRange = errors.New("codec: coefficient out of range")
 
-	// ErrShort says that a destination has too little room.
+	// ErrShort reports a destination that is too short.
 	ErrShort = errors.New("codec: destination too short")
 )

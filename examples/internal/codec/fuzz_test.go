@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever the bytes, the decoder returns a valid chunk or one of its errors.
+// For all bytes, the decoder returns a valid chunk or one of its errors.
 // The bytes are tried as they are, and with the size and the checksum put right,
 // which leads past those to the range decoder.
 func FuzzDecodeChunk(f *testing.F) {
@@ -29,7 +29,7 @@ func checkDecode(t *testing.T, src []byte) {
 	if err == nil && announced.Validate() != nil {
 		t.Fatalf("ChunkShape let %+v through", announced)
 	}
-	// A step beyond the room must stay untouched.
+	// DecodeChunk must not write to the element after the chunk.
 	const guard = 12345
 	dst := make([]float32, announced.Coefficients()+1)
 	dst[len(dst)-1] = guard
@@ -51,6 +51,6 @@ func checkDecode(t *testing.T, src []byte) {
 		t.Fatal(err)
 	}
 	if _, err := EncodeChunk(nil, coeffs, shape, 0); err != nil {
-		t.Fatalf("what was decoded cannot be coded: %v", err)
+		t.Fatalf("the decoded chunk cannot be coded: %v", err)
 	}
 }

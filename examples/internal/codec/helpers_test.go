@@ -16,7 +16,7 @@ const (
 	pcmBytes   = 2 // of a 16-bit sample
 )
 
-// clip is interleaved PCM with what is needed to read it.
+// clip is interleaved PCM with its format.
 type clip struct {
 	rate, channels int
 	pcm            []int16

@@ -38,7 +38,7 @@ const (
 	checksumAt = 28
 )
 
-// kind says what the payload is.
+// kind is the kind of the payload.
 type kind uint8
 
 const (
@@ -133,6 +133,6 @@ func (h header) validate() error {
 	return nil
 }
 
-// boundedInt converts a field to int on every platform: what is over the limit
-// of any field stays over it.
+// boundedInt converts a field to int on every platform: a value over the limit
+// of a field stays over it.
 func boundedInt(v uint32) int { return int(min(v, math.MaxInt32)) }

@@ -14,8 +14,8 @@ const (
 	largestSize = 0.25 // of the PCM
 )
 
-// What the codec is for: at the default ratio, 20 dB in a quarter of the bytes.
-// White noise is the hardest signal there is for that, at any level.
+// The aim of the codec: at the default ratio, 20 dB in a quarter of the bytes. The
+// hardest signal is white noise, at any level.
 func TestQualityAndSize(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -72,7 +72,7 @@ func lengths(hop int) []int {
 	return []int{0, 1, hop - 1, hop, hop + 1, 2 * hop, 24*hop - 1, 24 * hop, 24*hop + 1, 25 * hop, 25*hop + 3, 60*hop + 7}
 }
 
-// Without quantisation the samples are the same, whatever they are.
+// Without quantisation all samples are the same.
 func TestLosslessIsExact(t *testing.T) {
 	for _, hop := range []int{mdct.MinHop, 512, mdct.MaxHop} {
 		for _, n := range lengths(min(hop, 512)) {
@@ -100,7 +100,7 @@ func TestLosslessIsExact(t *testing.T) {
 	}
 }
 
-// The length comes back with quantisation too, and silence as silence.
+// Quantisation keeps the length, and silence.
 func TestLengthsWithQuantisation(t *testing.T) {
 	const hop = 64
 	for _, n := range lengths(hop) {

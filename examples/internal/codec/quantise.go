@@ -21,7 +21,7 @@ const (
 	// maxLevel bounds the magnitude of a quantised coefficient.
 	maxLevel = 1<<maxClass - 1
 
-	// rounding is what is added to a magnitude before its fraction is dropped.
+	// rounding is added to a magnitude before its fraction is dropped.
 	// Magnitudes are rarer the larger they are, so rounding a little more of them
 	// down than up saves more bits than it adds noise.
 	rounding = 0.45
@@ -36,7 +36,7 @@ func checkStep(step float32) error {
 
 // StepFor returns the step that is the given fraction of the level of the
 // coefficients: of their root mean square. The ratio of signal to noise, in dB,
-// is then about 10.8 - 20 log10(ratio) or better, whatever the level. Silence gets
+// is then about 10.8 - 20 log10(ratio) or better, at every level. Silence gets
 // a small step that is not 0. A ratio of 0 gives 0, which is lossless; a negative
 // one gives a step that EncodeChunk refuses.
 func StepFor(coeffs []float32, ratio float64) float32 {
@@ -54,7 +54,7 @@ func StepFor(coeffs []float32, ratio float64) float32 {
 // Quantise divides each coefficient by the step, rounds it and puts it into dst,
 // which must be as long as src. An error wraps ErrStep if the step is not
 // positive, and ErrRange if a coefficient is not finite or is too large for the
-// step; dst is then of no use.
+// step; the contents of dst are then undefined.
 func Quantise(dst []int32, src []float32, step float32) error {
 	if err := checkStep(step); err != nil || step == 0 {
 		return fmt.Errorf("%w: cannot divide by %v", ErrStep, step)
@@ -64,7 +64,7 @@ func Quantise(dst []int32, src []float32, step float32) error {
 	for k, v := range src {
 		// Rounded before the sum, so that no machine fuses the two.
 		magnitude := float64(math.Abs(float64(v))*scale) + rounding
-		if !(magnitude < maxLevel+1) { // so written, it catches NaN too
+		if !(magnitude < maxLevel+1) { // in this form it rejects NaN as well
 			return fmt.Errorf("%w: coefficient %d is %v with step %v", ErrRange, k, v, step)
 		}
 		level := int32(magnitude)

@@ -20,7 +20,7 @@ const (
 	slowShift  = 6
 )
 
-// even is a bit that has seen nothing.
+// even is a bit without any decisions so far.
 var even = bit{1 << (probBits - 1), 1 << (probBits - 1)}
 
 // zero returns the probability of a 0. It never reaches 0 or 1, since an
@@ -45,7 +45,7 @@ type rangeEncoder struct {
 	low   uint64 // of the range: 32 bits and a carry
 	width uint32
 	cache byte // the last byte of low to leave it: a carry may still reach it
-	held  int  // bytes not yet written: cache, and 0xFF behind it; 0 at the start
+	held  int  // bytes not yet written: cache, and 0xFF after it; 0 at the start
 }
 
 func newRangeEncoder(out []byte, limit int) *rangeEncoder {
@@ -84,7 +84,7 @@ func (e *rangeEncoder) widen() {
 	}
 }
 
-// shift moves the top byte of low into cache, and what was held back to the
+// shift moves the top byte of low into cache, and the bytes held back to the
 // output, unless a later carry could still run through it.
 func (e *rangeEncoder) shift() {
 	carry := byte(e.low >> 32)
@@ -108,16 +108,16 @@ func (e *rangeEncoder) write(b byte) {
 	e.out = append(e.out, b)
 }
 
-// finish writes what is left of low and returns the output, and whether all of
+// finish writes the rest of low and returns the output, and whether all of
 // it was within the limit.
 func (e *rangeEncoder) finish() (out []byte, ok bool) {
-	for range codeBytes + 1 { // one more, for what is held back
+	for range codeBytes + 1 { // one more, for the bytes held back
 		e.shift()
 	}
 	return e.out, !e.full
 }
 
-// A rangeDecoder reads from in; past its end it reads zeros and says so.
+// A rangeDecoder reads from in; past its end it reads zeros and sets short.
 type rangeDecoder struct {
 	in    []byte
 	lead  uint32 // the first byte, which the encoder makes 0

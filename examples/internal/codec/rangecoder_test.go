@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The integers themselves come back exactly, over their whole range.
+// The integers themselves are decoded exactly, over their whole range.
 func TestLevelsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const hop = 64
@@ -37,7 +37,7 @@ func TestLevelsRoundTrip(t *testing.T) {
 	})
 }
 
-// Any sequence of decisions comes back, also one that makes carries run through
+// Any sequence of decisions is decoded, also one that makes carries run through
 // many bytes, and the end is where it should be.
 func TestRangeCoder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

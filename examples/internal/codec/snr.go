@@ -19,8 +19,8 @@ type SNRMeter struct {
 	signal, noise float64 // energies
 }
 
-// Add takes the next samples of the reference and of what became of them. The
-// two must be of the same length.
+// Add adds the next samples of the reference and the decoded samples. The two must
+// have the same length.
 func (m *SNRMeter) Add(ref, got []int16) {
 	if len(ref) != len(got) {
 		panic(fmt.Sprintf("codec: %d samples compared with %d", len(got), len(ref)))

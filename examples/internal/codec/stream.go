@@ -56,12 +56,12 @@ func NewAnalysis(src Source, rate, channels, hop int) (*Analysis, error) {
 	return a, nil
 }
 
-// FullShape returns the shape of a full chunk, the largest there will be, for
-// making room.
+// FullShape returns the shape of a full chunk, which is the largest, for allocating
+// memory.
 func (a *Analysis) FullShape() Shape { return a.full }
 
 // Next reads until a chunk is complete, puts its coefficients into the front of
-// dst and returns its shape. dst needs room for a full chunk. After the last
+// dst and returns its shape. dst must hold a full chunk. After the last
 // chunk the error is io.EOF. Any other error wraps ErrShort or is that of the
 // Source; an error of the Source repeats at every further call.
 func (a *Analysis) Next(dst []float32) (Shape, error) {
@@ -166,7 +166,7 @@ func NewSynthesis(channels, hop int) (*Synthesis, error) {
 }
 
 // Next puts the samples that a chunk completes, interleaved, into the front of
-// pcm, which needs room for Samples*Channels values, and returns their number.
+// pcm, which must hold Samples*Channels values, and returns their number.
 // Values beyond 16 bits are cut off there. An error wraps ErrShape or ErrShort
 // and leaves the Synthesis as it was.
 func (s *Synthesis) Next(pcm []int16, coeffs []float32, shape Shape) (n int, err error) {
@@ -213,8 +213,8 @@ func (s *Synthesis) check(coeffs []float32, shape Shape) error {
 	return nil
 }
 
-// toPCM rounds to the nearest 16-bit sample. What is not a number becomes the
-// lowest one, so that the result does not depend on the machine.
+// toPCM rounds to the nearest 16-bit sample. NaN becomes the lowest sample, so that
+// the result does not depend on the machine.
 func toPCM(v float64) int16 {
 	if !(v > math.MinInt16) {
 		return math.MinInt16

@@ -17,8 +17,8 @@
 // zeros that fill up the last block, after it. L samples therefore give
 // ceil(L/N)+1 frames, or none for L = 0 (FrameCount). The Synthesizer is one
 // frame behind: the first frame completes no sample, every later one completes
-// N. How many samples of the last block are real is the caller's to remember
-// and to cut.
+// N. The caller remembers how many samples of the last block are real, and cuts
+// off the rest.
 //
 // # Scaling and precision
 //

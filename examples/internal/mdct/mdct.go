@@ -8,7 +8,7 @@ import (
 )
 
 // Bounds of the hop N. The largest keeps 16-bit samples exact through float32
-// coefficients with room to spare (see the package doc).
+// coefficients with a margin (see the package doc).
 const (
 	MinHop = 16
 	MaxHop = 4096
@@ -79,8 +79,8 @@ func NewAnalyzer(hop int) (*Analyzer, error) {
 func (a *Analyzer) Need() int { return a.hop - a.filled }
 
 // Push takes samples from src until src is used up or a frame is complete. It
-// returns the number taken, at most Need, and whether frame, which must have
-// room for hop coefficients, now holds a frame. It touches frame only then.
+// returns the number taken, at most Need, and whether frame, which must hold hop
+// coefficients, now has a frame. It writes to frame only then.
 func (a *Analyzer) Push(frame []float32, src []float64) (taken int, ok bool) {
 	taken = copy(a.block[a.hop+a.filled:], src)
 	a.filled += taken
@@ -135,7 +135,7 @@ func (a *Analyzer) fold() {
 type Synthesizer struct {
 	hop     int
 	window  []float64
-	overlap []float64 // what the frame before adds to the block being completed
+	overlap []float64 // the part of the frame before in the block being completed
 	started bool
 	folded  []float64
 	dct     *dct4

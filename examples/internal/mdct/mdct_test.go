@@ -72,8 +72,8 @@ func genHop() *rapid.Generator[int] {
 	return rapid.SampledFrom([]int{16, 32, 64, 256, 512})
 }
 
-// The stream comes back whatever its length and however it was cut up, and the
-// frames are as many as FrameCount says.
+// A stream of any length, cut up in any way, is reconstructed, and the number of
+// frames is FrameCount.
 func TestReconstruction(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		hop := genHop().Draw(rt, "hop")

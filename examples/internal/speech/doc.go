@@ -5,8 +5,7 @@
 //
 // The inputs of a request are tensors of int16, [sample][channel], with
 // [AttrRate] and [AttrQuality]; so are its results, without the attributes. Chunks
-// flow while the input is still coming. Input that makes no sense fails its
-// request. The stages keep what they know of a request in its tasks, and nothing
-// else: any number of requests may be under way, and a process that dies takes
-// only its tasks with it.
+// flow while the input is still being sent. Invalid input fails its request. The
+// stages keep the state of a request in its tasks only: any number of requests may
+// be in flight, and the death of a process loses only its tasks.
 package speech

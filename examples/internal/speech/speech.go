@@ -12,16 +12,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/mdct"
 )
 
-// Attributes of a tensor that its shape does not tell.
+// Attributes of a tensor that are not part of its shape.
 const (
 	AttrRate    = "rate"    // samples a second
 	AttrQuality = "quality" // the step, as a fraction of the signal's level
-	AttrSamples = "samples" // what the coefficients complete
+	AttrSamples = "samples" // number of samples that the coefficients complete
 )
 
-// Pipeline is the codec as three stages, each with so many replicas and requests
-// at a time (0: as many as the bus chooses), and so many chunks of a request under
-// way to the next (0: the same).
+// Pipeline is the codec as three stages, each with so many replicas and requests in
+// flight, and with so many chunks of a request in flight to the next stage. 0 is the
+// default of the bus.
 func Pipeline(replicas, inflight, window int) bus.Pipeline {
 	p := bus.Pipeline{
 		Stages: []bus.StageSpec{
@@ -40,15 +40,15 @@ func Pipeline(replicas, inflight, window int) bus.Pipeline {
 	return p
 }
 
-// thought is what the thinker keeps from one input of a request to the next.
+// thought is the state of the thinker between two inputs of a request.
 type thought struct {
 	analysis *codec.Analysis
 	pcm      queue
-	need     int // values that are sure to make a full chunk
+	need     int // values that are enough for a full chunk
 	quality  string
 }
 
-// think makes coefficients of the samples that have come, chunk by chunk.
+// think makes coefficients of the samples that have arrived, chunk by chunk.
 func think(t *bus.Task, d *bus.Delivery) error {
 	x, err := d.Tensor()
 	if err != nil {
@@ -91,7 +91,7 @@ func newThought(d *bus.Delivery, channels int) (*thought, error) {
 	return th, nil
 }
 
-// thinkToTheEnd makes coefficients of what is left.
+// thinkToTheEnd makes coefficients of the remaining samples.
 func thinkToTheEnd(t *bus.Task) error {
 	th, ok := t.State.(*thought)
 	if !ok {
@@ -139,8 +139,8 @@ func (th *thought) next(t *bus.Task) error {
 		bus.Attr(AttrQuality, th.quality))
 }
 
-// queue is samples on their way to an Analysis, which takes them as a
-// codec.Source. It is empty at the end only: until then there is enough.
+// queue holds samples for an Analysis, which reads them as a codec.Source. It runs
+// empty only at the end of the stream.
 type queue struct {
 	pcm []int16
 	at  int
@@ -201,7 +201,7 @@ func talk(t *bus.Task, d *bus.Delivery) error {
 	return buf.Send(len(coded))
 }
 
-// chunkOf views a delivery's tensor as the chunk it is.
+// chunkOf views a delivery's tensor as a chunk.
 func chunkOf(d *bus.Delivery) ([]float32, codec.Shape, error) {
 	var s codec.Shape
 	x, err := d.Tensor()
@@ -227,7 +227,7 @@ func chunkOf(d *bus.Delivery) ([]float32, codec.Shape, error) {
 	return coeffs, s, nil
 }
 
-// voice is what the vocoder keeps from one chunk of a request to the next.
+// voice is the state of the vocoder between two chunks of a request.
 type voice struct {
 	synthesis *codec.Synthesis
 	coeffs    []float32

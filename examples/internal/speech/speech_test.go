@@ -10,8 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/examples/internal/speech"
 )
 
-// What comes out is compared with what went in by the programs that use the
-// stages. Here they are given what makes no sense.
+// Invalid input fails its request. The programs that use the stages test valid input.
 func TestNonsenseFailsItsRequest(t *testing.T) {
 	b, err := bus.Open(t.Context(), speech.Pipeline(0, 0, 0), bus.Options{})
 	if err != nil {

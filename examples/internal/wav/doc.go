@@ -3,17 +3,17 @@
 //
 // # Reading
 //
-// A Reader never seeks and never looks beyond the samples. It passes over chunks
-// before the data (LIST, fact and whatever else, with their padding), takes
+// A Reader never seeks and never reads beyond the samples. It skips chunks
+// before the data (LIST, fact and any other, with their padding), accepts
 // WAVE_FORMAT_EXTENSIBLE with the PCM subformat, and does not rely on the size
 // of the whole file, which many writers get wrong. Writers into a pipe cannot
 // know the size of the data and leave a placeholder there; samples are then read
-// up to the end of the stream. What follows the data is not read.
+// up to the end of the stream. Bytes after the data are not read.
 //
-// The bytes are not trusted. A Reader uses a fixed buffer whatever the sizes in
-// the stream say, gives up on a header that does not reach the data within its
-// limits, and reports everything wrong as a *FormatError that says what and at
-// which byte. Samples that came before the place of the error are delivered.
+// The bytes are not trusted. A Reader uses a fixed buffer, independent of the
+// sizes in the stream, refuses a header that does not reach the data within its
+// limits, and reports every error of the format as a *FormatError with the byte
+// offset. Samples before the error are delivered.
 //
 // # Writing
 //

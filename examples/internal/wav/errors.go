@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Causes of a FormatError. One that is due to an early end also wraps
+// Causes of a FormatError. An error because of an early end also wraps
 // io.ErrUnexpectedEOF.
 var (
 	ErrEmpty        = errors.New("no bytes at all")
@@ -18,10 +18,10 @@ var (
 	ErrPartialFrame = errors.New("incomplete sample at the end")
 )
 
-// A FormatError says why a stream cannot be read, or not any further.
+// A FormatError reports why a stream cannot be read, or not beyond the offset.
 type FormatError struct {
 	Offset int64  // of the first byte that is wrong or missing
-	Detail string // what was found
+	Detail string // the bytes that were found
 	Err    error  // one of the causes above
 }
 
@@ -33,12 +33,12 @@ func (e *FormatError) Unwrap() error { return e.Err }
 
 // Errors of a Writer.
 var (
-	// ErrClosed says that samples were written after Close.
+	// ErrClosed reports samples written after Close.
 	ErrClosed = errors.New("wav: writer is closed")
 
-	// ErrFormat says that a Format is not one this package writes.
+	// ErrFormat reports a Format that this package does not write.
 	ErrFormat = errors.New("wav: invalid format")
 
-	// ErrUneven says that the samples do not divide by the number of channels.
+	// ErrUneven reports a number of samples that is not a multiple of the number of channels.
 	ErrUneven = errors.New("wav: samples do not divide by the channels")
 )

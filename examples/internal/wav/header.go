@@ -45,9 +45,9 @@ func (r *Reader) readHeader() error {
 // readRIFF reads the first twelve bytes and returns the size they give.
 func (r *Reader) readRIFF() (size uint32, err error) {
 	if _, err := r.in.Peek(1); errors.Is(err, io.EOF) {
-		return 0, &FormatError{0, "a RIFF/WAVE header was expected", ended(ErrEmpty)}
+		return 0, &FormatError{0, "a RIFF/WAVE header was expected", endedEarly(ErrEmpty)}
 	}
-	// The name is looked at first: what is short and not RIFF is above all not RIFF.
+	// The name is checked first: for a short stream of another format, the error is the format.
 	if name, _ := r.in.Peek(4); len(name) == 4 && string(name) != "RIFF" {
 		return 0, &FormatError{0, fmt.Sprintf(`it begins with %q, not "RIFF"`, name), ErrNotWAVE}
 	}
@@ -68,7 +68,7 @@ func (r *Reader) header(n int, part string) ([]byte, error) {
 		return nil, &FormatError{
 			r.offset + int64(len(b)),
 			fmt.Sprintf("the stream ends after %d of the %d bytes of the %s", len(b), n, part),
-			ended(ErrTruncated),
+			endedEarly(ErrTruncated),
 		}
 	}
 	return b, err
@@ -83,7 +83,7 @@ func (r *Reader) skip(n int64, name string) error {
 	skipped, err := io.CopyN(io.Discard, r.in, n)
 	r.offset += skipped
 	if errors.Is(err, io.EOF) {
-		return &FormatError{r.offset, fmt.Sprintf("%d bytes of chunk %q are missing", n-skipped, name), ended(ErrTruncated)}
+		return &FormatError{r.offset, fmt.Sprintf("%d bytes of chunk %q are missing", n-skipped, name), endedEarly(ErrTruncated)}
 	}
 	return err
 }
@@ -137,7 +137,7 @@ func parseFormat(body []byte, at int64) (Format, error) {
 	return f, nil
 }
 
-// beginData decides how far the samples reach.
+// beginData determines the size of the samples.
 func (r *Reader) beginData(size, riffSize uint32) error {
 	// A size of 0 is true, and no placeholder, if the file goes on after the data.
 	const beforeRest = chunkHeaderBytes // bytes that riffSize does not count

@@ -3,7 +3,7 @@ package wav
 import "math"
 
 // A stream is a header and chunks. Numbers are little-endian; sizes are those of
-// what follows them.
+// the bytes after them.
 //
 //	offset size
 //	     0    4  "RIFF"

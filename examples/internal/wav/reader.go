@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// Limits on what comes before the samples. They are far beyond what is in use
-// and keep a hostile stream from being read for ever.
+// Limits on the bytes before the samples. Common files are far below them, and a
+// hostile stream is not read for ever.
 const (
 	maxChunks        = 64
 	maxPreambleBytes = 64 << 20
@@ -42,10 +42,10 @@ func NewReader(r io.Reader) (*Reader, error) {
 func (r *Reader) Format() Format { return r.format }
 
 // ReadSamples reads samples into the front of dst, interleaved, and returns
-// their number: whole samples of all channels, at least one, as many as are there
-// already. It does not wait to fill dst, which must have room for one sample of
-// every channel. At the end the error is io.EOF; any other is a *FormatError or
-// that of the stream. Once it has returned an error it goes on returning it.
+// their number: whole samples of all channels, at least one, as many as are
+// available. It does not wait to fill dst, which must hold one sample of every
+// channel. At the end the error is io.EOF; any other is a *FormatError or that of
+// the stream. After an error, every further call returns the same error.
 func (r *Reader) ReadSamples(dst []int16) (n int, err error) {
 	if r.err != nil {
 		return 0, r.err
@@ -93,13 +93,13 @@ func (r *Reader) endOfSamples(begun int, err error) error {
 	end := r.offset + int64(begun)
 	if !r.sized {
 		return &FormatError{end, fmt.Sprintf("the stream ends after %d of the %d bytes of a sample",
-			begun, r.format.frameBytes()), ended(ErrPartialFrame)}
+			begun, r.format.frameBytes()), endedEarly(ErrPartialFrame)}
 	}
-	return &FormatError{end, fmt.Sprintf("%d bytes of the data chunk are missing", r.left-int64(begun)), ended(ErrTruncated)}
+	return &FormatError{end, fmt.Sprintf("%d bytes of the data chunk are missing", r.left-int64(begun)), endedEarly(ErrTruncated)}
 }
 
-// ended adds to a cause that the stream ended early.
-func ended(cause error) error { return fmt.Errorf("%w (%w)", cause, io.ErrUnexpectedEOF) }
+// endedEarly adds to a cause that the stream ended early.
+func endedEarly(cause error) error { return fmt.Errorf("%w (%w)", cause, io.ErrUnexpectedEOF) }
 
 // take returns the next n bytes of the buffered stream, which are valid until
 // the next call.

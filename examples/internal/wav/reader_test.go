@@ -224,7 +224,7 @@ type stuckReader struct{}
 
 func (stuckReader) Read([]byte) (int, error) { return 0, nil }
 
-// Samples are delivered while the rest of the stream is still to come.
+// Samples are delivered before the rest of the stream arrives.
 func TestReaderStreams(t *testing.T) {
 	in, out := io.Pipe()
 	defer in.Close()
@@ -265,15 +265,15 @@ func TestReadIntoTooLittleRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := r.ReadSamples(make([]int16, 1)); n != 0 || err != io.ErrShortBuffer {
-		t.Errorf("room for half a sample: %d, %v", n, err)
+		t.Errorf("space for half a sample: %d, %v", n, err)
 	}
 	if n, err := r.ReadSamples(make([]int16, 3)); n != 2 || err != nil {
-		t.Errorf("room for one and a half: %d, %v", n, err)
+		t.Errorf("space for one and a half: %d, %v", n, err)
 	}
 }
 
-// Whatever the bytes, reading ends with samples or a *FormatError, and the
-// samples are no more than the bytes can hold.
+// For all bytes, reading ends with samples or a *FormatError, and there are no more
+// samples than the bytes can hold.
 func FuzzReader(f *testing.F) {
 	f.Add(stream(40, mono, chunkOf("data", "\x01\x00\xff\xff")))
 	f.Add(stream(0, chunkOf("LIST", "odd"), chunkOf("fmt ", extensible(2, subPCM)), part{"data", 0, "12345"}))
@@ -297,7 +297,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// A size in the header does not decide how much memory is used.
+// The memory used does not depend on the sizes in the header.
 func TestHugeSizesTakeNoMemory(t *testing.T) {
 	for name, in := range map[string][]byte{
 		"data": stream(0, mono, part{"data", math.MaxUint32 - 1, "12"}),

@@ -89,8 +89,8 @@ func (w *Writer) WriteSamples(samples []int16) error {
 }
 
 // Close fills in the sizes, if the stream can seek and they fit into 32 bits,
-// and leaves the stream at its end, open. It does so even if a write failed, for
-// the samples before that. A second Close does nothing.
+// and leaves the stream open, at its end. It does so even after a failed write, for
+// the samples before the failure. A second Close does nothing.
 func (w *Writer) Close() error {
 	if errors.Is(w.err, ErrClosed) {
 		return nil

@@ -35,8 +35,8 @@ func (s *seekBuffer) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// What was written is read again: with a sink that seeks and one that does not,
-// closed or not, written and read in any pieces.
+// The samples that were written are read again: from a sink that seeks and one that
+// does not, closed or not, written and read in any pieces.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		format := Format{
@@ -150,7 +150,7 @@ func TestWriterOnFilesAndPipes(t *testing.T) {
 	}
 }
 
-// After Close the sink is the caller's again: a second Close leaves it alone.
+// After Close the caller owns the sink: a second Close does not write to it.
 func TestCloseTwice(t *testing.T) {
 	sink := &seekBuffer{}
 	w, err := NewWriter(sink, Format{Rate: 8000, Channels: 1})

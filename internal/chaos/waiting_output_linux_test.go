@@ -13,9 +13,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestDeathWithWaitingOutput kills a process when what it has emitted waits, at
-// the host, for a place at the next stage: it was not sent, and so another
-// process has to do the work again.
+// TestDeathWithWaitingOutput kills a process while its emission waits, at the host,
+// for a permit of the next stage. The emission was not sent, so another process
+// has to do the work again.
 func TestDeathWithWaitingOutput(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -42,7 +42,7 @@ func testDeathWithWaitingOutput(t *testing.T, r role) {
 		Stages: []bus.StageSpec{
 			{Name: "a", Remote: &bus.Remote{}, State: bus.StateNone, Attempts: 2},
 			{Name: "next", MaxInflight: 1, Handle: func(task *bus.Task, d *bus.Delivery) error {
-				if !once { // the first request takes the only place
+				if !once { // the first request takes the only permit
 					once = true
 					close(occupied)
 					<-release
@@ -130,7 +130,7 @@ func waitsAt(b *bus.Bus, edge string) bool {
 	return false
 }
 
-// submitOne sends a request with one small input that comes out small.
+// submitOne sends a request with one small input and a small result.
 func submitOne(ctx context.Context, t *testing.T, b *bus.Bus, n int) *bus.Request {
 	t.Helper()
 	r, err := b.Stream(ctx)

@@ -12,10 +12,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestWaitingRequestHoldsUpNoOther has one request of a stage wait for a place
-// at the next, which another holds that needs the stage to end. The stage's
-// process must serve the other one meanwhile, or both wait for ever.
-func TestWaitingRequestHoldsUpNoOther(t *testing.T) {
+// TestWaitingRequestBlocksNoOther has one request of a stage wait for the permit
+// of the next stage. Another request holds the permit, and needs the first stage
+// to end. If the stage's process did not serve the other request meanwhile, both
+// would wait for ever.
+func TestWaitingRequestBlocksNoOther(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		role role
@@ -65,7 +66,7 @@ func testWaitingRequest(t *testing.T, r role) {
 	}
 	defer func() { c.kill(); <-c.done }()
 
-	first, err := b.Stream(ctx) // takes the place at next, and stays open
+	first, err := b.Stream(ctx) // takes the permit of next, and stays open
 	if err != nil {
 		t.Fatal(err)
 	}

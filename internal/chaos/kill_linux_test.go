@@ -19,43 +19,42 @@ const (
 
 	// One victim in stopOneIn is stopped first.
 	stopOneIn = 12
-	// maxBreath is the longest pause between two kills.
-	maxBreath = 40 * time.Millisecond
-	// maxStalk is how long a victim is watched for a moment when it has
-	// something.
-	maxStalk = 100 * time.Millisecond
+	// maxKillPause is the longest pause between two kills.
+	maxKillPause = 40 * time.Millisecond
+	// maxBusyWait bounds the wait until a victim holds something.
+	maxBusyWait = 100 * time.Millisecond
 )
 
-// leastKills are enough when the time is over, which is for machines where processes
-// take long to start.
+// leastKills are enough after -chaos.within, for machines on which processes take
+// long to start.
 const leastKills = 20
 
-// manyTimes as many kills as are wanted, and processes would have come to every place that they
-// can come to.
+// manyTimes bounds the kills, as a multiple of the wanted number: by then processes have reached every
+// fault point that they can reach.
 const manyTimes = 10
 
-// rampage kills until enough kills count, at random moments and at all places
-// that were planned.
-func (c *run) rampage(r *rand.Rand, kills int) {
+// killUntil kills processes until enough kills at random moments count, and a process
+// has died at every planned fault point.
+func (c *run) killUntil(r *rand.Rand, kills int) {
 	last, moved := int64(0), time.Now()
-	for began := moved; c.ctx.Err() == nil && !c.content(kills); {
-		if *within > 0 && time.Since(began) >= *within {
+	for began := moved; c.ctx.Err() == nil && !c.enoughKills(kills); {
+		if *killTime > 0 && time.Since(began) >= *killTime {
 			kills = min(kills, leastKills)
 		}
 		if done := c.kills(); done > manyTimes*max(kills, leastKills) {
-			c.fault("after %d kills processes have yet to come to these places, of those at rest: %s", done, c.faults.list())
+			c.violationf("after %d kills no process has reached these fault points: %s", done, c.faults.list())
 			return
 		}
 		if now := c.completed.Load(); now != last {
 			last, moved = now, time.Now()
 		} else if time.Since(moved) > patience {
-			c.fault("no request has ended for %v\n%s", patience, c.state())
-			c.giveUp(fmt.Errorf("nothing moves"))
+			c.violationf("no request has ended for %v\n%s", patience, c.state())
+			c.giveUp(fmt.Errorf("no request ends"))
 			return
 		}
-		time.Sleep(time.Duration(r.Int64N(int64(c.play.breath)))) // any moment will do
+		time.Sleep(time.Duration(r.Int64N(int64(c.scenario.maxPause)))) // any moment will do
 		victim := c.choose(r)
-		if victim == nil || !c.stalk(victim) {
+		if victim == nil || !c.awaitBusy(victim) {
 			continue
 		}
 		if r.IntN(stopOneIn) == 0 {
@@ -66,16 +65,16 @@ func (c *run) rampage(r *rand.Rand, kills int) {
 	}
 }
 
-// kills are those that count.
+// kills returns the number of kills at random moments that count.
 func (c *run) kills() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counted
 }
 
-// content reports whether there has been enough.
-func (c *run) content(kills int) bool {
-	open := c.faults.open()
+// enoughKills reports whether enough kills count, and no planned fault point is left.
+func (c *run) enoughKills(kills int) bool {
+	open := c.faults.remaining()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range c.children {
@@ -86,7 +85,7 @@ func (c *run) content(kills int) bool {
 	return c.counted >= kills && open == 0
 }
 
-// choose picks a process, seldom one that is going to kill itself.
+// choose picks a live process, rarely one that has a fault point.
 func (c *run) choose(r *rand.Rand) *child {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,18 +102,18 @@ func (c *run) choose(r *rand.Rand) *child {
 	return alive[r.IntN(len(alive))]
 }
 
-// stalk waits for a moment when the victim has something.
-func (c *run) stalk(victim *child) bool {
-	for limit := time.Now().Add(maxStalk); time.Now().Before(limit); time.Sleep(pollPause) {
-		if h, _ := c.look(victim.pid()); c.worth(victim.role, h) {
+// awaitBusy waits, for maxBusyWait at most, until the victim holds something.
+func (c *run) awaitBusy(victim *child) bool {
+	for limit := time.Now().Add(maxBusyWait); time.Now().Before(limit); time.Sleep(pollPause) {
+		if h, _ := c.holding(victim.pid()); c.worth(victim.role, h) {
 			return true
 		}
 	}
 	return false
 }
 
-// stop stops a process until the host takes it for stuck, which kills it or
-// wakes it. One that turns out to have had nothing to do is woken.
+// stop stops a process until the host reports it stuck, after which it is killed or
+// continued: see stuck. A process that held nothing is never reported, and continued here.
 func (c *run) stop(victim *child, resume bool) {
 	c.mu.Lock()
 	c.stops++
@@ -129,12 +128,12 @@ func (c *run) stop(victim *child, resume bool) {
 	victim.signal(contSignal)
 }
 
-// wind ends everything in order, and checks that it ends clean.
-func (c *run) wind() {
+// shutDown ends submitters, stages and the bus in order, and checks that nothing is left.
+func (c *run) shutDown() {
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, b := range c.broken {
+		for _, b := range c.violations {
 			c.t.Error(b)
 		}
 		if c.t.Failed() {
@@ -144,11 +143,11 @@ func (c *run) wind() {
 	c.mu.Lock()
 	c.noSubmit = true
 	c.mu.Unlock()
-	c.await("the submitters to end", c.hush, c.submitters.Wait)
+	c.await("the submitters to end", c.closeSubmitters, c.submitters.Wait)
 	c.until("all requests to be gone", func() bool { return c.bus.Stats().Live == 0 })
-	c.until("all payloads to be back", func() bool { return c.residue() == "" })
-	if left := c.residue(); left != "" {
-		c.fault("after all requests were gone there was left: %s", left)
+	c.until("all payloads to be returned", func() bool { return c.leftovers() == "" })
+	if left := c.leftovers(); left != "" {
+		c.violationf("left after the end of all requests: %s", left)
 	}
 	c.checkBooks()
 	c.checkMappings()
@@ -157,26 +156,26 @@ func (c *run) wind() {
 	c.noStages = true
 	c.mu.Unlock()
 	c.await("the stages to end", c.server.Drain, c.stages.Wait)
-	c.await("the dead to be buried", func() {}, c.reclaims.Wait)
+	c.await("all deaths to be recorded", func() {}, c.reclaims.Wait)
 	c.checkFailed()
-	c.until("all processes to be forgotten", func() bool { return len(c.server.Processes()) == 0 })
+	c.until("the host to remove all processes", func() bool { return len(c.server.Processes()) == 0 })
 	if x := c.bus.Stats().Exchange; x.Entries != 0 || x.Bytes != 0 {
-		c.fault("nobody is left, and the exchange has %+v", x)
+		c.violationf("all processes have ended, and the exchange has %+v", x)
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := c.server.Close(ctx); err != nil {
-		c.fault("close the server: %v", err)
+		c.violationf("close the server: %v", err)
 	}
 	if err := c.bus.Close(ctx); err != nil {
-		c.fault("close the bus: %v", err)
+		c.violationf("close the bus: %v", err)
 	}
 	c.giveUp(nil)
 }
 
-// hush tells the submitters to end.
-func (c *run) hush() {
+// closeSubmitters closes the standard input of all submitters, which ends them.
+func (c *run) closeSubmitters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range c.children {
@@ -186,8 +185,8 @@ func (c *run) hush() {
 	}
 }
 
-// await asks for something, again and again for those who were not there to
-// hear it, until it is so. When it does not come, everybody is killed.
+// await calls ask repeatedly until wait returns: a process that starts after one call
+// is asked by the next. After patience, all processes are killed.
 func (c *run) await(what string, ask, wait func()) {
 	done := make(chan struct{})
 	go func() { wait(); close(done) }()
@@ -204,8 +203,8 @@ func (c *run) await(what string, ask, wait func()) {
 			continue
 		case <-limit.C:
 			stacks := make([]byte, 1<<20)
-			c.fault("waited %v for %s\n%s\n%s", patience, what, c.state(), stacks[:runtime.Stack(stacks, true)])
-			c.quiz()
+			c.violationf("waited %v for %s\n%s\n%s", patience, what, c.state(), stacks[:runtime.Stack(stacks, true)])
+			c.dumpStacks()
 		case <-c.ctx.Done():
 		}
 		c.giveUp(fmt.Errorf("waited for %s", what))
@@ -215,8 +214,8 @@ func (c *run) await(what string, ask, wait func()) {
 	}
 }
 
-// quiz has processes that should have ended say what they are doing.
-func (c *run) quiz() {
+// dumpStacks has all live processes print their stacks.
+func (c *run) dumpStacks() {
 	c.mu.Lock()
 	var late []*child
 	for _, ch := range c.children {
@@ -229,7 +228,7 @@ func (c *run) quiz() {
 		ch.signal(syscall.SIGQUIT) // the runtime prints all stacks
 		select {
 		case <-ch.done:
-			c.fault("%s (process %d) was doing this:\n%s", ch.role.name, ch.pid(), ch.stderr.String())
+			c.violationf("%s (process %d) had these stacks:\n%s", ch.role.name, ch.pid(), ch.stderr.String())
 		case <-time.After(patience / 6):
 		}
 	}
@@ -244,15 +243,15 @@ func (c *run) killAll() {
 	}
 }
 
-// residue says what anybody still has.
-func (c *run) residue() string {
+// leftovers describes what processes and the bus still hold; empty: nothing.
+func (c *run) leftovers() string {
 	var left []string
 	for _, p := range c.server.Processes() {
 		if p.Held > 0 || p.Requests > 0 || p.Arena.Payloads > 0 || p.Arena.Used > 0 || p.Placed > 0 || p.Fetched > 0 {
 			left = append(left, fmt.Sprintf("%+v", p))
 		}
 	}
-	if n := c.bus.Stats().JoinBytes; n != 0 { // what the store still has, Close tells
+	if n := c.bus.Stats().JoinBytes; n != 0 { // Close reports what is left in the store
 		left = append(left, fmt.Sprintf("in joins %d bytes", n))
 	}
 	for _, v := range c.server.Check() {
@@ -261,36 +260,36 @@ func (c *run) residue() string {
 	return strings.Join(left, "; ")
 }
 
-// checkBooks checks the store, and that every request has ended once, and none
-// that had no reason to end otherwise than well.
+// checkBooks checks the store, that every request has ended once, and that requests
+// failed only where the scenario allows it.
 func (c *run) checkBooks() {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	n, err := node.Join(ctx, "checker", node.JoinOptions{Socket: c.socket})
 	if err != nil {
-		c.fault("join: %v", err)
+		c.violationf("join: %v", err)
 		return
 	}
 	defer func() { _ = n.Close(context.Background()) }()
 	report, err := n.Call(ctx, "check", nil)
 	if err != nil || !strings.Contains(string(report), `"violations":[]`) {
-		c.fault("the store: %s %v", report, err)
+		c.violationf("the store: %s %v", report, err)
 	}
 	r, err := c.bus.Stream(ctx)
 	if err != nil {
-		c.fault("a last request: %v", err)
+		c.violationf("a last request: %v", err)
 		return
 	}
 	s := c.bus.Stats()
 	r.Close()
 	ended := s.Completed + s.Failed + s.Aborted + s.Deadline
 	if want := int64(r.ID()) - 1; ended != want {
-		c.fault("%d requests ended, of %d that began", ended, want)
+		c.violationf("%d requests ended, of %d that began", ended, want)
 	}
-	if s.Deadline > 0 || (s.Failed > 0 && !c.play.mortal) {
-		c.fault("%d requests failed, %d were past their deadline", s.Failed, s.Deadline)
+	if s.Deadline > 0 || (s.Failed > 0 && !c.scenario.mayFail) {
+		c.violationf("%d requests failed, %d were past their deadline", s.Failed, s.Deadline)
 	}
 	if told := c.completed.Load(); s.Completed < told {
-		c.fault("callers know of %d completed requests, the bus of %d", told, s.Completed)
+		c.violationf("callers count %d completed requests, the bus %d", told, s.Completed)
 	}
 }

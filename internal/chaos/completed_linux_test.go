@@ -14,9 +14,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestCompletedBeforeHostIsGone has a host that says that a request is
-// complete, and is gone before it has returned the inputs. The caller has all
-// results and the end: it must get them.
+// TestCompletedBeforeHostIsGone has a host that reports a request complete, and
+// dies before it has returned the inputs. The caller must get all results, and
+// the end of the request.
 func TestCompletedBeforeHostIsGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := peer.Listen(path, peer.ListenOptions{})
@@ -47,7 +47,7 @@ func TestCompletedBeforeHostIsGone(t *testing.T) {
 		d, err := r.Recv(t.Context())
 		if i == results {
 			if !errors.Is(err, io.EOF) {
-				t.Fatalf("behind the last result: %v, %v", r.Outcome(), err)
+				t.Fatalf("after the last result: %v, %v", r.Outcome(), err)
 			}
 			break
 		}
