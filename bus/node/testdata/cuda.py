@@ -19,7 +19,7 @@ device = cuda.at(0)
 client = omnibus.connect(gpu=gpu.Options(arena_bytes=2 << 20, max_bytes=2 << 20, when_full="block", timeout=60))
 deliveries = client.deliveries()
 with device.context:
-    stream = device._stream()
+    stream = device._new_stream()
 taken = []
 
 
@@ -32,7 +32,7 @@ class Other:
     def __dlpack__(self, *, stream=None, max_version=None):
         if stream not in (None, -1):
             with device.context:
-                event = device._event()
+                event = device._new_event()
                 device.call("cuEventRecord", event, globals()["stream"])
                 device.call("cuStreamWaitEvent", stream, event, 0)
         return dlpack.capsule(*self.of, [self.memory].clear, max_version=max_version)

@@ -11,7 +11,7 @@ import zlib
 import omnibus
 from omnibus import dlpack
 from omnibus.futures import PolledFuture
-from omnibus.connector import OmnibusConnector, on_gpu
+from omnibus.connector import OmnibusConnector, gpu_values
 from omnibus.devices import emul
 from omnibus.devices.contract import uuid_text
 from omnibus.gpu.layout import Layout
@@ -31,7 +31,7 @@ else:
 c = OmnibusConnector(settings)
 other = OmnibusConnector(settings)  # keeps the connection when the first is closed
 device = emul.device(emul.uuid())
-held, finish, sending = {}, threading.Event(), emul._Sending
+held, finish, sending = {}, threading.Event(), emul._Fill
 
 
 class View:
@@ -47,12 +47,12 @@ class View:
         return 1, 0
 
 
-class Late(emul._Sending):
+class Late(emul._Fill):
     """What is complete only when the test says so."""
 
     def complete(self):
         piece = self._piece
-        threading.Thread(target=lambda: finish.wait() and piece.settle(), daemon=True).start()
+        threading.Thread(target=lambda: finish.wait() and piece.mark_complete(), daemon=True).start()
 
 
 def pattern(n, size):
@@ -127,20 +127,20 @@ def hold_part(key):
 
 def fetch(key):
     """Take the payload, and look at it later."""
-    held[key] = c._transport._open().get(*EDGE, key)
+    held[key] = c._transport._open_exchange().get(*EDGE, key)
     return len(held[key].data)
 
 
 def take(key, seconds=5.0):
-    return describe(on_gpu.take(held.pop(key), time.monotonic() + seconds)[0])
+    return describe(gpu_values.take_value(held.pop(key), time.monotonic() + seconds)[0])
 
 
 def put_late(key, n):
     """Put a value that is not complete: the answer is whether the put has ended, and what lies there by then."""
-    emul._Sending = Late
+    emul._Fill = Late
     done = threading.Event()
     threading.Thread(target=lambda: (put(key, n, False), done.set()), daemon=True).start()
-    session = other._transport._open()._session
+    session = other._transport._open_exchange()._session
     while not (session.sender and session.sender._pool and session.sender._pool.in_use):
         time.sleep(0.001)
     return [done.is_set(), get(key)]
@@ -148,21 +148,21 @@ def put_late(key, n):
 
 def put_incomplete(key, n):
     """Put a value as no connector does, before it is complete, which it never is."""
-    emul._Sending, Layout.settle = Late, lambda layout: None
+    emul._Fill, Layout.wait_complete = Late, lambda layout: None
     return put(key, n, False)
 
 
 def complete(key):
     finish.set()
     answer = get(key, 60)
-    emul._Sending = sending
+    emul._Fill = sending
     return answer
 
 
 def until_in_use(n):
     """Wait until so many chunks, and buffers that were lent, are in use, and say how many are."""
     gc.collect()
-    session = other._transport._open()._session
+    session = other._transport._open_exchange()._session
     pool = session.sender._pool
 
     def work():
@@ -176,7 +176,7 @@ def until_in_use(n):
 
 
 def stats():
-    s = other._transport._open()._session.sender.stats
+    s = other._transport._open_exchange()._session.sender.stats
     return [s.default.messages, s.cuda_ipc.messages, s.cuda_ipc_pool.messages, s.fallbacks, s.small, s.spilt]
 
 

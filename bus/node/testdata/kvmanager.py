@@ -112,7 +112,7 @@ def send(request, n, device):
     on_device = device
     data = real.KVCacheTransferData(request, cache(n), [1, 2, n], {"seq_len": 16})
     manager._transfer_kv_cache(data, request)
-    session = manager.connector._transport._open()._session
+    session = manager.connector._transport._open_exchange()._session
     s = session.sender.stats
     return [manager.connector.supports_raw_data, s.default.messages, s.cuda_ipc_pool.messages, s.fallbacks]
 

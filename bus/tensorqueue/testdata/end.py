@@ -11,7 +11,7 @@ from omnibus import dlpack, gpu, tensorqueue
 from omnibus.gpu import emul
 
 # On a busy machine an owner may have no time for that long.
-tensorqueue._AT_LEAST = tensorqueue._GIVING_UP = 60.0
+tensorqueue._MIN_GET_SECONDS = tensorqueue._WITHDRAW_SECONDS = 60.0
 
 mode = sys.argv[2] if len(sys.argv) > 2 else "default"
 options = gpu.Options(device=emul.uuid(), arena_bytes=512 << 10, max_bytes=512 << 10, when_full="block", timeout=60)
