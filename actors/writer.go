@@ -23,6 +23,11 @@ import (
 // device blocks only those on the same device: see reserveQueue. While a reservation
 // waits, each release wakes the writer, and so does each caller that gives up: its
 // reservation may have blocked the others.
+//
+// The writer may run on the goroutine that asks it for space. There it takes the locks Writer.mu,
+// Producer.mu and largeTable.mu, those of mailboxes and of the dispatcher, and maps.mu and
+// hostMap.mu of package cudaipc/lane for a large object. The asking goroutine holds none of
+// them. The state of the store needs no lock: the writer alone has it, and the rest is atomics.
 type Writer struct {
 	store    *shmstore.Store
 	mailbox  *Mailbox

@@ -147,7 +147,10 @@ func (b *Buffer) reserveSpace() (err error) {
 }
 
 // reserveInStore reserves space in the store. A payload that is larger than its edge's window gets a
-// segment of its own: the windows are sized to fill the arena.
+// segment of its own: the windows are sized to fill the arena. MaxLargeBytes of the store and the
+// free memory bound it; Store.TrimLarge returns its memory when it is settled. A client offers such a
+// segment for one payload alone (wire.FlagOwn). A forwarded payload stays where it lies, also in the
+// arena before a smaller window; a payload that then finds no space there is spilt.
 func (b *Buffer) reserveInStore(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
 	if b.ownSegment {
 		return b.e.out.req.bus.writer.ReserveAlone(done, cancel, b.size, b.codec)
@@ -266,7 +269,8 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	return b.send(h, nil)
 }
 
-// admit takes credit on every edge of the payload.
+// admit takes credit on every edge of the payload, in the order of the edges: so two emissions
+// cannot each hold the credit that the other lacks.
 func (b *Buffer) admit() error {
 	o := b.e.out
 	edges, err := o.chosen(b.em)

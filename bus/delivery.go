@@ -54,7 +54,35 @@ type Delivery struct {
 	small      [smallBytes]byte
 }
 
-// States of a delivery. It is finished once.
+// States of a delivery. It is finished once. A sent delivery is known to its worker alone. Of a held
+// one, a compare-and-swap to finished decides which caller gives it back. The bus recycles only
+// deliveries that were never held.
+//
+//	                     +--> waits in a queue, where the edge queues --+
+//	                     |                                              v
+//	credit -> number -> send -------------------------------------> mailbox       state: sent
+//	                                                                    |
+//	      finished <-- handler returns <-- handler runs <-- lease <-- accept      still sent
+//	          ^                                 |
+//	          +--------- Finish <--- Keep, Batch, Props, Recv                     held
+//
+// The stream is locked from number to deliver. On the way the following is given back:
+//
+//   - Delivery.prepare: all of the emission, if the edge's connector fails;
+//   - flow.launch, into a full queue that drops: the oldest payload of the queue;
+//   - flow.deliver: the payload, if the request has left the stage;
+//   - Task.accept: payload and credit of a request that is over, of a repeat, or if the sequence is
+//     broken;
+//   - worker.park, in a join: credit; the bytes count against the join space until the inputs are
+//     handled;
+//   - worker.handle: lease and credit, through Delivery.reclaim, when the handler has returned; with
+//     tensors on a GPU, when the receiver's streams have written ack too;
+//   - Delivery.Keep, worker.gather, worker.passToActor: nothing; the holder calls Finish;
+//   - Task.retain, for a replay: the delivery's count in the window; bytes and lease when the task
+//     ends;
+//   - results.push: nothing; the caller of Request.Recv calls Finish, or Request.Results does;
+//   - worker.Dropped and Request.releaseQueued: all of a delivery that is never handled, because its
+//     stage has stopped or its request has ended.
 const (
 	stateSent uint32 = iota
 	stateHeld        // kept, or held by a batch, an actor, a replica or the caller

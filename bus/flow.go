@@ -406,8 +406,9 @@ func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 	s.worker.actor.Post(d)
 }
 
-// accept checks that d is the next delivery of its stream. It reports false for a
-// duplicate that a retry has sent.
+// accept checks that d is the next delivery of its stream, after the dropped ones that d counts. It
+// reports false for a duplicate that a retry has sent; any other delivery out of order is
+// ErrSequence.
 func (f *flow) accept(d *Delivery) (bool, error) {
 	in := &f.in
 	next := in.expect + d.Dropped

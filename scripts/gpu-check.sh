@@ -14,6 +14,25 @@
 #   -o  the folder of results; default a new one, whose name is printed
 #   PROGRAMS  the folder of make gpu-build; default the folder of this script, or bin/gpu
 #
+# The steps:
+#
+#   capabilities  omnibus doctor
+#   conformance   the suite of package cudaipc/drivertest, over the machine's own library
+#   ordering      tensors that are made, or read, after 200 ms of other work; then both done
+#                 wrong on purpose, which the step must notice
+#   throughput    4 KiB to 1 GiB (64 MiB on an emulated GPU): into the pool, seen there,
+#                 copied out, through host memory; beside raw copies
+#   latency       100,000 round trips of 4 KiB (5,000 on an emulated GPU), spinning and blocking
+#   leases        a million messages of 4 KiB through the pool, or as many as go in 30 s; then
+#                 the resources of which there are more than before
+#   reclaim       100 processes killed while they hold all chunks of a pool, or as many as
+#                 start in 30 s
+#   example-*     examples/gpu, by each transport
+#   torch         gpu_torch.py, if python3 has torch: float32 and bfloat16 by each transport,
+#                 and from a stage, added up on the GPU, in place, and given back by the last
+#                 view; beside torch.multiprocessing with as many of the same sizes
+#   kills         100 processes killed with tensors in hand, or as many as go in 45 s
+#
 # In the folder of the results: results.jsonl has a line for each step, and for each
 # figure; table.txt is both for people; and each step has a log. The exit status is 1
 # if a step has failed, or was not run. A gate that is not met is no failure.

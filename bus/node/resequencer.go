@@ -88,7 +88,8 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 }
 
 // failInconsistent, with mu held, fails the request and the link to its sender: the sender
-// contradicts here what it has told the host.
+// contradicts here what it has told the host. The connection to the host goes on, since the host
+// only relayed the claim.
 func (a *resequencer) failInconsistent(edge uint16, st *incomingStream, err error) {
 	a.inconsistent = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)

@@ -34,6 +34,9 @@
 // it makes the call. So a Submit with such a copy after a wait for a word returns when the word was
 // written.
 //
+// Opening and closing the handle of another process's memory takes a second lock, before the first
+// (gpu.importMu, then gpu.mu): a call that may wait for a stream holds that one at most.
+//
 // Calls do not become part of graphs that other threads capture, and do not end a capture; the
 // capture mode of the calling thread is restored.
 //

@@ -48,6 +48,10 @@
 // large objects, [Lane.Mapped] mapped memory of other processes' stores. Memory that the GPU
 // refuses is copied through a staging buffer, and [Stats] counts it.
 //
+// The registered segment of a large object that is gone is kept for the next object of that size.
+// If other objects need the space, the store unmaps it when the GPU has forgotten it. Until then it
+// takes space in the store, and for good if the GPU refuses to forget it.
+//
 // # Trust
 //
 // The positions in device memory that a payload contains are checked against the descriptor or the
@@ -62,6 +66,25 @@
 // they are read; complete tensors stay valid, others are poisoned: waits end, and [ErrPoisoned]
 // says that the bytes that were read are garbage. When a GPU fails, all of a process's messages on
 // it end; host memory continues to work.
+//
+// # Locks
+//
+// The locks of this package come after those of a bus, and have no classes (package
+// internal/lockorder).
+//
+//   - A long operation holds a lock of its own, which comes before the mu of the same type:
+//     Lane.openMu (a GPU is opened), device.wordsMu (its words are made), Sender.makeMu (a pool is
+//     made), ownArena.publishMu, imports.openMu (a pool of another process is opened) and
+//     imported.mapMu (an arena is mapped). Drivers and the [Directory] are called under them. A
+//     goroutine waits for the last four no longer than a context.
+//   - The locks named mu of Lane, Sender, device, imports and imported guard data. No goroutine
+//     waits or calls a driver under them, except in device.close. Sender.mu comes before lent.mu
+//     and the lock of the pool, imports.mu before imported.mu.
+//   - hostMap.mu is held while a GPU registers the memory, and comes before Lane.mu. Message.mu is
+//     held while streams are made to wait, and comes before gate.mu, watcher.mu and the locks of
+//     the device. No lock is taken under maps.mu, lent.mu, gate.mu and watcher.mu.
+//   - The watcher calls no driver, and takes no lock under which a driver is called: such a call
+//     may wait for words that the watcher writes.
 //
 // # Freeing memory
 //

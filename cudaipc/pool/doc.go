@@ -36,5 +36,6 @@
 // # Concurrency
 //
 // Allocate, Free and Grow are for the store's writer. All other methods are safe for concurrent
-// use; those that name a piece are for its holder.
+// use; those that name a piece are for its holder. The locks of a [Pool] and of [Exports] come last:
+// no hook is called under them, and nothing is made or closed on the device.
 package pool
