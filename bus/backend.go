@@ -233,7 +233,7 @@ func (c EmitterControl) NoWait() Emitter {
 }
 
 // WindowFull reports whether a window of the emitter's edges has no credit for another payload of the
-// average size of those in it.
+// average size of those in the window.
 func (c EmitterControl) WindowFull() bool {
 	e := c.e
 	return slices.ContainsFunc(e.out.edges, func(to *edge) bool { return e.out.req.flow(to).full() })

@@ -81,6 +81,8 @@ func (e *edge) direct() bool { return e.once() && !e.device }
 // at a time, by one process for the whole request, whose death ends the request:
 // then no process has to remember deliveries for a repeat. For a stage without
 // state the host repeats the deliveries of a dead process, so it has to see them.
+// The host also has to see the deliveries of an edge that drops or has a connector:
+// it has the queue and the connector.
 func (e *edge) once() bool {
 	ends := func(st *stage) bool {
 		return st == nil || (st.remote != nil && st.spec.State == StateRequest && !st.spec.Replay)

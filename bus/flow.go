@@ -17,8 +17,8 @@ const (
 	bytesMask      = oneDelivery - 1
 	maxWindowBytes = int64(bytesMask)
 
-	// noWindow stands for an unbounded window: the byte window is full before
-	// so many deliveries, and below it the count does not overflow.
+	// noWindow is the window of an edge with Unbounded: half of what the count can
+	// hold, so that the count does not overflow.
 	noWindow = 1 << (64 - countShift - 1)
 )
 
@@ -35,37 +35,38 @@ type flow struct {
 	// retained is the part of used for input that is kept for a replay.
 	retained atomic.Int64
 
-	// producerWaits is set while a producer sleeps on wake. A goroutine that
-	// returns credit or grants a slot reads it afterwards. sleepRight lets one
-	// producer sleep at a time: kept deliveries may emit from many goroutines.
+	// producerWaits is set while a producer sleeps on wake. A goroutine first
+	// returns credit or grants a slot, and then reads producerWaits, so that no wake
+	// is lost. sleepRight lets one producer sleep at a time: a handler with kept
+	// deliveries may emit from many goroutines.
 	sleepRight    lockorder.Right[lockorder.FlowSleep]
 	producerWaits atomic.Bool
-	// exclusive is set while a payload of the whole window waits for all others to be
-	// finished. No other payload takes credit then, so that a flow of small ones cannot starve it.
+	// exclusive is set while a payload that takes the whole byte window waits until all other payloads
+	// are finished. No other payload takes credit then: small payloads cannot starve the large one.
 	exclusive atomic.Bool
 	wake      chan struct{}
 	waitBegan atomic.Int64 // when the producer began to wait, in Unix nanoseconds; 0: it does not wait
 
 	// The producer's side, guarded by the mutex of its outputs.
 	seq            uint64
-	mark           uint64 // seq before the delivery being handled, for redelivery
+	mark           uint64 // seq where the present handling began, for a retry
 	attempt        uint32
 	ended          bool // the stream has ended
 	endPending     bool // the end is sent when the consumer gets a slot
 	sent           sent
-	connectorSends atomic.Uint64 // payloads sent by the edge's connector: see key
+	connectorSends atomic.Uint64 // payloads sent by the edge's connector: see flow.key
 
 	// direct is set while the stream has a direct path between two other processes.
 	direct  atomic.Pointer[DirectPath]
-	counted bool // the sums of the direct path are in sent, which is final; guarded by the mutex of the outputs
+	counted bool // sent is final, and includes the totals of the direct path; guarded by the mutex of the outputs
 
 	// queue holds the deliveries beyond the window, on edges that queue. queued
 	// mirrors its length.
 	qmu           lockorder.Mutex[lockorder.FlowQueue]
 	queue         []*Delivery
-	queueBuf      [1]*Delivery // the first memory of a queue that is fed
+	queueBuf      [1]*Delivery // the first memory of the queue, on an edge that is fed
 	queuedBytes   int64
-	nextForwarded uint64 // the sequence after that of the last delivery that left the queue
+	nextForwarded uint64 // one more than the highest sequence that has left the queue
 	queued        atomic.Int32
 	queuedSince   atomic.Int64 // when the queue, or an end that waits for a slot, last changed; 0: nothing waits
 
@@ -76,7 +77,7 @@ type flow struct {
 type inflow struct {
 	expect  uint64
 	eos     bool        // the end of the stream has come
-	bareEnd bool        // ... as a delivery without payload
+	bareEnd bool        // the end was a delivery without payload
 	parked  []*Delivery // waiting in a join, oldest first
 }
 
@@ -163,7 +164,7 @@ func (f *flow) waitForCredit(cost int64, cancel <-chan struct{}) error {
 	lockorder.AssertNone("an emission waits")
 	if !f.sleepRight.TryLock() {
 		select {
-		case <-cancel: // the caller must not wait, for the other producer either
+		case <-cancel: // cancel forbids every wait, also that for the other producer
 			return ErrCanceled
 		default:
 			f.sleepRight.Lock()
@@ -183,7 +184,7 @@ func (f *flow) waitForCredit(cost int64, cancel <-chan struct{}) error {
 	}()
 	f.req.wantSlot(f.consumer)
 	for {
-		open := f.consumerOpen() // read before the try, so that a slot granted in between gets another try
+		open := f.consumerOpen() // read before the try: a try that fails without a slot finds no full window
 		if f.tryTakeCredit(cost) {
 			return nil
 		}
@@ -201,7 +202,8 @@ func (f *flow) waitForCredit(cost int64, cancel <-chan struct{}) error {
 }
 
 // waitError is the error of a wait for credit that cannot succeed, or that the
-// policy forbids. Credit was refused while the consumer was open or not.
+// policy forbids; nil: the producer waits. open says whether the consumer was
+// open when credit was refused.
 func (f *flow) waitError(cost int64, open bool) error {
 	switch {
 	case f.consumer != nil && f.consumer.stay.Load() == stayLeft && !f.req.over():
@@ -214,14 +216,15 @@ func (f *flow) waitError(cost int64, open bool) error {
 	return nil
 }
 
-// exceedsReplayWindow reports whether the byte window can never have credit for so many bytes beside
-// the input that is kept for a replay.
+// exceedsReplayWindow reports whether cost and the input retained for a replay exceed the byte window
+// together. Such a delivery gets no credit while that input is retained.
 func (f *flow) exceedsReplayWindow(cost int64) bool {
 	return f.retained.Load()+cost > f.edge.windowBytes
 }
 
 // push sends d on a flow with a queue: at once if there is credit and the queue is
-// empty, else d waits in the queue. It never blocks.
+// empty, else d waits in the queue. If the policy is DropOldest and the queue is then
+// longer than the window, push drops from it. It never blocks.
 func (f *flow) push(d *Delivery, after *AfterUnlock) {
 	f.qmu.Lock()
 	f.queue = append(f.queue, d)
@@ -237,8 +240,8 @@ func (f *flow) push(d *Delivery, after *AfterUnlock) {
 	}
 }
 
-// feed takes in a delivery that another process has numbered and has counted in
-// its window.
+// feed sends or queues a delivery of another process, which has numbered it and
+// keeps the edge's window.
 func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 	d.flow = f
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
@@ -290,9 +293,9 @@ func (f *flow) sendQueued(after *AfterUnlock) {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++
-		// Sequences have no gaps when they enter the queue: a gap here is the
-		// number of dropped deliveries. A retry repeats sequences that have left
-		// the queue before.
+		// Sequences enter the queue without gaps: a gap here is the number of
+		// dropped deliveries. The sequences that a retry repeats are below
+		// nextForwarded, and show no gap.
 		if d.Seq >= f.nextForwarded && !f.edge.fed {
 			d.Dropped = d.Seq - f.nextForwarded
 			f.nextForwarded = d.Seq + 1
@@ -306,7 +309,7 @@ func (f *flow) sendQueued(after *AfterUnlock) {
 		f.noteQueue()
 	}
 	if len(f.queue) > 0 && f.exceedsReplayWindow(f.queue[0].cost) && !f.req.endedEarly() {
-		d := f.queue[0] // the producer does not wait here, so the request fails
+		d := f.queue[0] // no producer waits for the error: the request fails
 		err := &StageError{Stage: f.outputs().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
 		after.Fail(f.req, err)
 	}
@@ -346,8 +349,9 @@ func (f *flow) dropOldest(after *AfterUnlock) bool {
 	return true
 }
 
-// makeQueueSpace drops queued deliveries until one of the given cost fits into the
-// queue. On an edge that does not drop, a full queue is ErrWindowFull.
+// makeQueueSpace drops queued deliveries until the queue has space for one of the
+// given cost, or only the end of the stream is left in it. The queue has space for
+// one byte window. On an edge that does not drop, a full queue is ErrWindowFull.
 func (f *flow) makeQueueSpace(cost int64) error {
 	var after AfterUnlock
 	defer after.Run()
@@ -376,8 +380,8 @@ func (f *flow) discardQueue() {
 	}
 }
 
-// deliver passes d, whose credit is taken, to the consumer, in order. The locks of the stream are
-// held.
+// deliver passes d, whose credit is taken, to the consumer, in order. The caller holds the mutex of the
+// outputs, or qmu on an edge that queues or is fed.
 func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 	if f.consumer == nil {
 		switch {
@@ -385,18 +389,18 @@ func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 			f.req.sendToOwner(d, after)
 		case f.req.sink != nil:
 			f.req.sendToSink(d, after)
-		case !f.req.results.push(d): // the caller has closed the results: credit has no further use
+		case !f.req.results.push(d): // the caller has closed the results: no producer needs the credit
 			after.drop(d)
 		}
 		return
 	}
 	s := f.consumer.slot.Load()
-	if s == nil { // the request is over and has returned its slot: credit has no further use
+	if s == nil { // the request is over and has returned its slot: no producer needs the credit
 		after.drop(d)
 		return
 	}
 	if f.consumer.stage.remote != nil && !f.edge.queues() {
-		after.runActor(s.worker.actor.Queue(d)) // it runs no user code
+		after.runActor(s.worker.actor.Queue(d)) // the actor of a remote stage runs no user code
 		return
 	}
 	s.worker.actor.Post(d)

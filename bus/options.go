@@ -247,8 +247,9 @@ const (
 	// Fail makes the emission fail with ErrWindowFull. The request goes on, unless a handler
 	// returns the error: a caller whose Send fails may send again, or end its request.
 	Fail = wire.PolicyFail
-	// DropOldest drops the oldest delivery in the producer's queue; the next
-	// delivery carries the count. The end of a stream is never dropped.
+	// DropOldest lets deliveries without credit wait in a queue as large as the window, and
+	// drops the oldest one when the queue is full; the next delivery carries the count. The
+	// end of a stream is never dropped.
 	DropOldest = wire.PolicyDropOldest
 )
 

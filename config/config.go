@@ -55,7 +55,7 @@ type Policy string
 // The policies of an edge.
 const (
 	PolicyBlock      Policy = "block"       // wait: nothing is lost
-	PolicyFail       Policy = "fail"        // fail the request
+	PolicyFail       Policy = "fail"        // fail the emission
 	PolicyDropOldest Policy = "drop-oldest" // lose the oldest message that has not left the sender
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// source is what a client emits for: a task of one of its stages, or a request that it submitted. The
-// steps of a source run in order.
+// source stands for a task of one of the client's stages, or for a request that the client submitted: each
+// emission of the client belongs to a source. The steps of a source run in order.
 type source struct {
 	sess    *session
 	id      uint32
@@ -18,20 +18,20 @@ type source struct {
 	task    *bus.ReplicaTask // nil: a request
 	busTask *bus.Task        // of task
 
-	mu         lockorder.Mutex[lockorder.Source] // guards what follows
+	mu         lockorder.Mutex[lockorder.Source] // guards the fields below
 	emitter    bus.Emitter                       // set when the request begins
 	req        *bus.Request                      // nil: the request has not begun
-	endedEarly bool                              // the request ended before it had begun here
+	endedEarly bool                              // the request ended before started had set req
 	queue      []step                            // steps behind the one that runs
-	busy       bool
-	skipping   bool // a step was dropped because the session had ended: later steps are dropped, too
+	busy       bool                              // a goroutine runs steps, or the request waits for its permit
+	skipping   bool                              // the session ended and a step was dropped: later steps are dropped, too
 
-	withdrawn error // cause that keeps the request from beginning, or ends it when it does; nil: none
+	withdrawn error // why the request must not begin; one that begins all the same ends at once; nil: it may begin
 }
 
-// step is one action for a source. An error ends the session, except bus.ErrCanceled: with noWait it
-// says that the step would have to wait, and has done nothing; with mayWait it says that the session
-// ended first.
+// step is one action for a source. An error ends the session, except bus.ErrCanceled. With noWait,
+// bus.ErrCanceled means that the step would have to wait and has done nothing. With mayWait, it means
+// that the session ended before the step was done.
 type step interface {
 	run(how waitMode) error
 	// retain copies the data that is valid only until the reader returns, for a step that runs later.
@@ -59,8 +59,8 @@ func (s *session) newSource(src *source) bool {
 	return s.sources.add(src)
 }
 
-// source returns a source by its number. It is nil for a source that has ended, as the client may not
-// know yet. A number that was never given is an error.
+// source returns a source by its number. It returns nil for a source that has ended: the client may not
+// know of the end yet. A number that no source has had is an error.
 func (s *session) source(id uint32) (*source, error) {
 	src, last := s.sources.find(id)
 	if id&wire.OwnSource == 0 {
@@ -77,7 +77,7 @@ func (s *session) dropSource(id uint32) {
 	s.direct.forget(id)
 }
 
-// maxQueued bounds the messages that a client may send for one source ahead of the windows.
+// maxQueued bounds the queue of a source. The session of a client that sends more ahead ends.
 const maxQueued = 4096
 
 // do runs a step after all earlier steps of the source: now, if there are none and the step need not
@@ -111,8 +111,8 @@ func (src *source) do(f step) error {
 	return nil
 }
 
-// runQueue runs a step that has to wait, and the steps behind it. When the session ends first, no later
-// step runs: an input counts as finished only if all its outputs were sent.
+// runQueue runs a step that has to wait, and the steps behind it. If the session ends during a step, no
+// later step runs: else an input would count as finished although an output was not sent.
 func (src *source) runQueue(f step) {
 	how := mayWait
 	for f != nil {
@@ -127,7 +127,7 @@ func (src *source) runQueue(f step) {
 }
 
 // resume runs the steps of a request that begins or was refused. With noWait it does not wait: the
-// first step that has to wait, and the steps behind it, get a goroutine.
+// first step that has to wait, and the steps behind it, run on a goroutine of their own.
 func (src *source) resume(how waitMode) {
 	for f := src.next(how); f != nil; f = src.next(how) {
 		err := f.run(how)
@@ -157,8 +157,9 @@ func (src *source) next(how waitMode) (f step) {
 	return f
 }
 
-// underPressure reports whether the client may be waiting for a return or for credit: a message of it
-// waits here, or a window that it emits into has no space for another payload of that size.
+// underPressure reports whether the client may be waiting for a return or for credit: a step of the source
+// waits, or a window of its edges has no credit for another payload of average size. The answer is true
+// for a source that has ended (nil).
 func (src *source) underPressure() bool {
 	if src == nil {
 		return true
@@ -169,8 +170,8 @@ func (src *source) underPressure() bool {
 	return busy || !begun || e.Control().WindowFull()
 }
 
-// emitterFor returns the source's emitter, which does not wait under noWait, and its request; nil: the
-// request has not begun.
+// emitterFor returns the source's emitter and its request; a nil request has not begun. With noWait the
+// emitter does not wait.
 func (src *source) emitterFor(how waitMode) (bus.Emitter, *bus.Request) {
 	src.mu.Lock()
 	e, req := src.emitter, src.req
@@ -202,7 +203,7 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	return em, nil
 }
 
-// orSkip makes a step of a function that never waits.
+// orSkip makes a step of a function that never waits. With skip, the step does not call the function.
 func orSkip(f func() error) step {
 	return stepFunc(func(how waitMode) error {
 		if how == skip {
