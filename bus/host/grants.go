@@ -24,8 +24,8 @@ type grants struct {
 	done   chan struct{}
 }
 
-func newGrants(places *pool.Pool) *grants {
-	g := &grants{permits: places, done: make(chan struct{})}
+func newGrants(permits *pool.Pool) *grants {
+	g := &grants{permits: permits, done: make(chan struct{})}
 	g.cond = sync.NewCond(&g.mu)
 	go g.run()
 	return g
