@@ -133,7 +133,7 @@ type remoteTask struct {
 	ended         bool     // all replicas have answered
 	endEmissions  uint64   // emissions made before the replicas were asked
 	endErr        error
-	failed        bool // work has ended with an error, so the request is about to fail
+	failed        bool // a work has ended with an error, or was not delivered: the request is about to fail
 }
 
 // ReplicaTask is a task at one replica. The fields below replica are guarded by remote.mu.
@@ -258,11 +258,10 @@ func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
 	w.undelivered = !taken
 	if err != nil {
 		rep.load -= len(w.parts)
-		w.replica = nil
+		w.replica, w.rt.failed = nil, true
 		after.Fail(w.rt.task.outputs.req, err)
 		after.finish(w.parts...)
 		r.removeWork(w, after)
-		r.checkEnd(w.rt, after)
 	}
 }
 

@@ -133,6 +133,63 @@ func TestReplicaIsToldOfFailure(t *testing.T) {
 	}
 }
 
+// secondFailsConn is a connection whose second DeliverWork fails.
+type secondFailsConn struct {
+	overConn
+	works *int
+}
+
+func (c secondFailsConn) OpenTask(p *ReplicaTask) { p.Assign(c, nil) }
+
+func (c secondFailsConn) DeliverWork(*Work, []*Delivery) (bool, error) {
+	if *c.works++; *c.works == 2 {
+		return false, errUnwilling
+	}
+	return true, nil
+}
+
+// TestReplicaIsToldOfUndeliverableEnd: a replica that has not got the last input of a task is told of the task's end.
+func TestReplicaIsToldOfUndeliverableEnd(t *testing.T) {
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Remote: &Remote{Routing: RoundRobin}, State: StateNone}},
+		Edges:  []Edge{{To: "m", Window: 8}, {From: "m", Window: 8}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(soon(t)); err != nil {
+			t.Errorf("close the bus: %v", err)
+		}
+	})
+	conn := secondFailsConn{overConn{over: make(chan bool, 1)}, new(int)}
+	remote := b.graph.stages[0].remote
+	remote.Attach(conn, 0, true).Begin()
+	r, err := b.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Send(t.Context(), []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	_, rt := b.waitForWorks(t, 1)
+	if err := r.Send(t.Context(), []byte("two"), Last()); err != nil {
+		t.Fatal(err)
+	}
+	Await(t, func() bool { // until the last input waits for the first one
+		remote.mu.Lock()
+		defer remote.mu.Unlock()
+		return len(rt.lastWorks) == 1
+	})
+	rt.works[0].Finished(nil, true)
+	if err := r.Wait(soon(t)); !errors.Is(err, errUnwilling) {
+		t.Errorf("the request ended with %v, want %v", err, errUnwilling)
+	}
+	if known := <-conn.over; known {
+		t.Error("the replica is taken to know of the end")
+	}
+}
+
 // failingConn is a connection whose DeliverWork fails.
 type failingConn struct{ TaskConn }
 

@@ -173,10 +173,15 @@ func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string
 		return nil
 	}
 	var err error
-	if code != wire.OK && !deadlineTooEarly(h.d.Control().Stream().Request, code) {
+	handled := flags&wire.FinishHandled != 0
+	switch {
+	case code == wire.OK:
+	case deadlineTooEarly(h.d.Control().Stream().Request, code):
+		handled = false // the client waits to be told of the end, as after an error
+	default:
 		err = errors.New(text)
 	}
-	h.work.Finished(err, flags&wire.FinishHandled != 0)
+	h.work.Finished(err, handled)
 	return nil
 }
 

@@ -165,7 +165,7 @@ func TestTimeLeftOfASubmit(t *testing.T) {
 
 // TestHostDecidesOnDeadlines: a process that reports a passed deadline does not end the request,
 // but the request cannot complete without the unhandled delivery either. Without a deadline, the
-// report is a failure of the process.
+// report is a failure of the process. A process that has not ended the task is told that it is over.
 func TestHostDecidesOnDeadlines(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{})
 	c := dialThin(t, h.path)
@@ -208,6 +208,11 @@ func TestHostDecidesOnDeadlines(t *testing.T) {
 			err = r.Wait(testbus.Soon(t))
 			if r.Outcome() != tc.want || errors.Is(err, bus.ErrDeadline) != (tc.want == bus.PastDeadline) {
 				t.Errorf("it is %v: %v; want %v", r.Outcome(), err, tc.want)
+			}
+			if strings.HasPrefix(tc.name, "finish") { // it has not said that the task has ended
+				if over := c.await(wire.KindOver).(*wire.Over); over.Source != task {
+					t.Errorf("task %d is over, want %d", over.Source, task)
+				}
 			}
 		})
 	}
