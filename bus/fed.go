@@ -85,7 +85,9 @@ func (f *fed) sendFinish(d *Delivery, stays bool) {
 			m.Code = wire.CodeOver
 		}
 	}
-	if d.handled {
+	// The host may take a handled last input for the end of the task. If the task has failed after its handler
+	// returned, because of a queued output, the host has to wait for the error.
+	if d.handled && (d.flow == nil || !d.flow.req.endedEarly()) {
 		m.Flags = wire.FinishHandled
 	}
 	if stays {
