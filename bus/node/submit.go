@@ -170,9 +170,9 @@ func (n *Node) openRequest(ctx context.Context, flags uint8, opts []bus.SubmitOp
 }
 
 // acquirePermit acquires a permit for a request of this process. The wait also ends with the link.
-func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.RequestOptions) error {
+func (l *link) acquirePermit(ctx context.Context, backend bus.Backend, o bus.RequestOptions) error {
 	o.Now = true
-	err := floor.AcquirePermit(ctx, o)
+	err := backend.AcquirePermit(ctx, o)
 	if !errors.Is(err, bus.ErrCanceled) {
 		return err
 	}
@@ -186,7 +186,7 @@ func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.Reque
 		}
 	}()
 	o.Now = false
-	return floor.AcquirePermit(ctx, o)
+	return backend.AcquirePermit(ctx, o)
 }
 
 // untilDeadline returns a context that also ends at the request's deadline, if the deadline is set
