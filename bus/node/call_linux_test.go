@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -108,6 +109,15 @@ func TestServeJoinWithWrongBranches(t *testing.T) {
 	}
 }
 
+// awaitUnserved waits until an input waits for a process that serves its stage: the first one gets it, also if it leaves
+// the stage at once.
+func awaitUnserved(t *testing.T, b *bus.Bus) {
+	t.Helper()
+	testbus.Await(t, func() bool {
+		return slices.ContainsFunc(b.Stalls(0), func(s bus.Stall) bool { return s.Stage == "a" })
+	})
+}
+
 // TestServeAllOrNothing: when the host refuses one stage of a call of Serve, the accepted stages
 // are left too. Their open tasks are finished first, and later inputs go to other processes.
 func TestServeAllOrNothing(t *testing.T) {
@@ -116,6 +126,7 @@ func TestServeAllOrNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	awaitUnserved(t, h.bus)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var finished atomic.Bool
 	n := h.join(t, node.JoinOptions{})
@@ -159,6 +170,7 @@ func TestFailedServeReturnsWithContext(t *testing.T) {
 	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
 		t.Fatal(err)
 	}
+	awaitUnserved(t, h.bus)
 	n := h.join(t, node.JoinOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
