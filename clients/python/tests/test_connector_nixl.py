@@ -366,7 +366,7 @@ class NixlTest(peercase.PeerCase):
                 self.assertEqual((base64.b64decode(text), there), (c.serialize_obj(value), size))
             self.assertEqual(c.health()["errors"], 0)
             store: Any = c._transport
-            self.assertEqual(store._store.pool.free_bytes(), store._values.pool.size)
+            self.assertEqual(store._store.pool.free_bytes(), store._store.pool.size)
             for seed in range(30):
                 ok, size, metadata = real.ask("tensors", f"tensors{seed}", seed)
                 self.assertTrue(ok)
