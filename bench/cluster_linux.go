@@ -22,7 +22,7 @@ type cluster struct {
 	dead  chan *peer // with a capacity for all
 }
 
-// mostPeers bounds the processes of a cluster.
+// maxPeers bounds the processes of a cluster.
 const maxPeers = 2 * attachedToHost
 
 func newCluster(opts Options) (*cluster, error) {

@@ -91,7 +91,7 @@ func (p *peer) onExit(f func(error)) {
 	}
 }
 
-// lastWords is how long a process that is about to die may take for that.
+// exitWait bounds the wait for the exit of a dying process.
 const exitWait = time.Second
 
 // explain adds the peer's standard error to an error that its death may have caused.

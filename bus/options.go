@@ -38,7 +38,7 @@ const (
 // nameable reports whether a name fits messages to other processes.
 func nameable(name string, most int) bool { return len(name) <= most && utf8.ValidString(name) }
 
-// Unbounded, as an edge's window, bounds deliveries by the byte window alone.
+// Unbounded, as an edge's window, leaves the bound to the byte window, and to a count of 2²³ deliveries.
 const Unbounded = -1
 
 // Options configure a bus. The zero value works.

@@ -17,9 +17,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Directory is where the processes of the bus find each other's descriptors (see [Bus.Directory]).
+// Directory is where the processes of the bus find each other's descriptors (see [bus.Bus.Directory]).
 // The host keeps it: without a host Find fails with [lane.ErrUnavailable], which wraps
-// [ErrHostGone].
+// [bus.ErrHostGone].
 //
 // A name stays published until it is withdrawn or the node is closed. With JoinOptions.Rejoin the
 // node publishes its names again at each new host, and Publish succeeds without a host. A name that

@@ -15,7 +15,7 @@ import (
 )
 
 // Exchange opens an end of the host's exchange: payloads under keys, for all attached processes and
-// the host (see [Bus.Exchange]). A payload that is put is written once, into memory of this
+// the host (see [bus.Bus.Exchange]). A payload that is put is written once, into memory of this
 // process, and read there by the one process that gets it: this transport is no [connector.Peeker].
 // A payload of up to 32 KiB travels in messages instead, and the host copies it.
 //

@@ -56,7 +56,7 @@ var failures = map[uint32]error{
 	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errAlreadyGot, 10: connector.ErrMetadata,
 }
 
-// errTaken reports a value that existed and was got: waiting for it is useless.
+// errAlreadyGot reports a value that existed and was got: waiting for it is useless.
 var errAlreadyGot = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
 // errBridgeDied reports that the bridge died during a call.

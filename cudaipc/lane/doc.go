@@ -1,7 +1,7 @@
 // Package lane carries tensors from process to process in the memory of GPUs.
 //
 //	l, err := lane.Open(ctx, lane.Options{Driver: driver, Directory: directory})
-//	s := l.Sender(store.Arena(), lookAgain)
+//	s := l.Sender(store.Arena(), onSpace)
 //	...
 //	o, err := s.Plan(ctx, value, lane.Pool, 0, 0, free) // tensors at any depth of value
 //	dev, n := o.On()
